@@ -1,0 +1,3 @@
+//! The supervised runtime. It knows nothing about runs.
+pub mod report;
+pub mod stage;

@@ -1,0 +1,2 @@
+//! The stages of a coordinator.
+pub mod outbox_publisher;

@@ -1,0 +1,2 @@
+//! The `runherd` command.
+fn main() {}
