@@ -1,8 +1,7 @@
 //! The runherd coordinator.
-pub mod cli {
-    //! The commands of `runherd`, one file for each.
-    pub mod config;
-}
+
+pub mod cli;
 pub mod config;
 pub mod policy;
+pub mod store;
 pub mod telemetry;

@@ -1,2 +1,7 @@
-//! The `runherd` command.
-fn main() {}
+//! The `runherd` command: parse, call, exit status.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(runherd::cli::main())
+}

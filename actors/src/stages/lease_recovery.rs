@@ -75,7 +75,8 @@ impl<P: LeaseRecoveryPort> LeaseRecovery<P> {
 
     async fn recover(&mut self, placement: &PlacementRef, report: &mut CycleReport) -> Result<(), StageError> {
         let from = self.expired_from.get(&placement.id).copied().unwrap_or_else(head);
-        let Some(sweep) = skip_if_transient(self.port.sweep_expired(placement.id, from).await, placement, report)? else {
+        let Some(sweep) = skip_if_transient(self.port.sweep_expired(placement.id, from).await, placement, report)?
+        else {
             return Ok(());
         };
         report.count("requeued", sweep.requeued);
@@ -96,7 +97,8 @@ impl<P: LeaseRecoveryPort> LeaseRecovery<P> {
 
     async fn redeliver(&mut self, placement: &PlacementRef, report: &mut CycleReport) -> Result<(), StageError> {
         let from = self.unleased_from.get(&placement.id).copied().unwrap_or_else(head);
-        let Some(sweep) = skip_if_transient(self.port.sweep_unleased(placement.id, from).await, placement, report)? else {
+        let Some(sweep) = skip_if_transient(self.port.sweep_unleased(placement.id, from).await, placement, report)?
+        else {
             return Ok(());
         };
         report.count("redelivered", sweep.redelivered);

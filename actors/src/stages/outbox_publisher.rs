@@ -247,7 +247,8 @@ impl<O: OutboxPort, B: PublishPort> OutboxPublisher<O, B> {
 
     /// Jittered exponential backoff.
     fn delay(&self, attempts: u32) -> Duration {
-        let full = self.settings.retry_delay_min.saturating_mul(1 << attempts.min(20)).min(self.settings.retry_delay_max);
+        let full =
+            self.settings.retry_delay_min.saturating_mul(1 << attempts.min(20)).min(self.settings.retry_delay_max);
         full.mul_f64(rand::random_range(0.5..=1.0))
     }
 }

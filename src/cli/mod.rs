@@ -1,0 +1,201 @@
+//! The command line: one file for each command, and what they share.
+//!
+//! A command is a `clap::Args` struct named `Args` and an `async fn run(Args, &Context) -> Result<u8, CliError>` whose value is
+//! the exit status. Results go to standard output; progress, logs and errors go to standard error.
+
+pub mod config;
+pub mod migrate;
+
+use std::error::Error as StdError;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{Config, ConfigError, EXIT_CONFIG, Loaded, Sources};
+use crate::store::{Database, SessionSettings, StoreError};
+use crate::telemetry::error_chain;
+
+/// Everything went well; for commands that wait for a run, it succeeded.
+pub const EXIT_OK: u8 = 0;
+/// The run failed, or a check found a violation.
+pub const EXIT_FAILED: u8 = 1;
+/// The run was cancelled.
+pub const EXIT_CANCELLED: u8 = 3;
+/// The input is bad: a line, a payload, a value.
+pub const EXIT_DATA: u8 = 65;
+/// A server cannot be reached, or is not ready.
+pub const EXIT_UNAVAILABLE: u8 = 69;
+/// The coordinator escalated: a stage failed too often, or got stuck.
+pub const EXIT_ESCALATED: u8 = 70;
+/// The coordinator was forced to stop before it had drained.
+pub const EXIT_FORCED: u8 = 75;
+
+/// A run coordinator: hands a huge run out in chunks, recovers whatever dies, and finishes the run exactly once.
+#[derive(Debug, Parser)]
+#[command(name = "runherd", version, max_term_width = 110, arg_required_else_help = true, after_help = EXIT_STATUS)]
+pub struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_STATUS: &str = "Exit status: 0 done (the run succeeded) · 1 the run failed, or a check found a violation · 2 usage · \
+3 the run was cancelled · 65 bad input · 69 a server is not available · 70 escalated · 75 forced to stop · 78 configuration";
+
+/// Flags of every command.
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// The configuration file [default: ./runherd.toml, then /etc/runherd/runherd.toml, if there is one]
+    #[arg(long, global = true, value_name = "FILE", env = "RUNHERD_CONFIG")]
+    config: Option<PathBuf>,
+    /// Set one key of the configuration, such as control.url=postgresql://… (may be repeated)
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Print JSON instead of text, where the command prints a result
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Bring the databases to the schema of this program
+    Migrate(migrate::Args),
+    /// Check or print the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Check the configuration and name everything that is wrong
+    Check,
+    /// Print every setting with the place it came from; passwords are not shown
+    Print,
+}
+
+/// What a command gets to work with.
+#[derive(Debug)]
+pub struct Context {
+    /// The configuration, with the origin of each value.
+    pub loaded: Loaded,
+    /// Print JSON.
+    pub json: bool,
+}
+
+impl Context {
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// The control database, for commands that ask or tell it something.
+    ///
+    /// # Errors
+    /// It is not configured.
+    pub fn control(&self) -> Result<Database, CliError> {
+        self.database(crate::config::CONTROL)
+    }
+
+    /// A placement's database by its name in the configuration, for commands.
+    ///
+    /// # Errors
+    /// It is not configured.
+    pub fn database(&self, name: &str) -> Result<Database, CliError> {
+        let connection = self.config().placement_connection(name)?;
+        let settings = SessionSettings::new(&self.config().pool, &self.config().session, false);
+        Ok(Database::new(name, connection, &settings, None)?)
+    }
+
+    /// Whether progress may be drawn: standard error is a terminal.
+    #[must_use]
+    pub fn draws_progress(&self) -> bool {
+        std::io::stderr().is_terminal()
+    }
+}
+
+/// Why a command ended without doing what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The configuration is wrong or incomplete.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A database refused or failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The input is bad; the text says what, where and what to do.
+    #[error("{0}")]
+    Data(String),
+    /// Something else went wrong.
+    #[error("{0}")]
+    Other(String, #[source] Option<Box<dyn StdError + Send + Sync>>),
+}
+
+impl CliError {
+    /// The exit status it leads to.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) => EXIT_CONFIG,
+            Self::Store(StoreError::Unavailable { .. } | StoreError::Schema { .. }) => EXIT_UNAVAILABLE,
+            Self::Store(StoreError::Refused { .. }) | Self::Data(_) => EXIT_DATA,
+            Self::Store(_) | Self::Other(..) => EXIT_FAILED,
+        }
+    }
+}
+
+impl From<std::io::Error> for CliError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Other("writing the result".to_owned(), Some(error.into()))
+    }
+}
+
+/// Parses the command line and runs the command; returns the exit status.
+#[must_use]
+pub fn main() -> u8 {
+    let cli = Cli::parse();
+    match dispatch(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            report(&error);
+            error.exit_code()
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "the one place where a command's error is shown")]
+fn report(error: &CliError) {
+    eprintln!("runherd: {}", error_chain(error));
+}
+
+fn dispatch(cli: Cli) -> Result<u8, CliError> {
+    let sources = Sources::of_process(cli.common.config, cli.common.sets);
+    if let Command::Config(command) = &cli.command {
+        return config_command(command, &sources, cli.common.json);
+    }
+    let context = Context { loaded: Config::load(&sources)?, json: cli.common.json };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::Other("starting the runtime".to_owned(), Some(error.into())))?;
+    runtime.block_on(async {
+        match cli.command {
+            Command::Migrate(args) => migrate::run(args, &context).await,
+            Command::Config(_) => Ok(EXIT_OK),
+        }
+    })
+}
+
+fn config_command(command: &ConfigCommand, sources: &Sources, json: bool) -> Result<u8, CliError> {
+    let loaded = Config::load(sources);
+    let mut out = std::io::stdout().lock();
+    match command {
+        ConfigCommand::Check => Ok(config::check(&loaded, &mut out)?),
+        ConfigCommand::Print => {
+            config::print(&loaded?, json, &mut out)?;
+            Ok(EXIT_OK)
+        }
+    }
+}
