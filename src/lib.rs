@@ -1,1 +1,2 @@
 //! The runherd coordinator.
+pub mod broker;
