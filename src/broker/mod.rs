@@ -4,8 +4,8 @@
 //! library leaves this folder. A [`Publisher`] promises of each message one [`PublishOutcome`], and never `Confirmed`
 //! for what the broker did not confirm. Does not know the ledger, nor what a chunk is.
 //!
-//! [`publishing`] is what a publisher's thread does, [`consuming`] what a consumer's does, [`amqp_thread`] the life of
-//! both, [`socket`] the connection and the watchdog that cuts it.
+//! `publishing` is what a publisher's thread does, `consuming` what a consumer's does, `amqp_thread` the life of both,
+//! `socket` the connection and the watchdog that cuts it.
 
 mod acks;
 mod amqp_thread;
@@ -88,7 +88,7 @@ impl Publisher {
     ///
     /// Messages are persistent and mandatory. At most `publish_parallelism` are unconfirmed at a time; batches of one
     /// publisher are published one after the other. The answer comes within `confirm_deadline` and a second, whatever
-    /// the broker does. Dropping the future does not unsend what was sent.
+    /// the broker does. Dropping the future leaves unsent what was not begun; what was begun goes on.
     pub async fn publish(&self, batch: Vec<Message>) -> Vec<PublishOutcome> {
         let refused = |m: &Message| message::check(m).err().map(PublishOutcome::Refused);
         let outcomes: Vec<Option<PublishOutcome>> = batch.iter().map(refused).collect();

@@ -139,7 +139,8 @@ impl Publishing {
     fn handle(&mut self, command: Command, session: &mut Session, life: &Life) -> Result<(), Loss> {
         match command {
             Command::Publish(mut batch) => {
-                if batch.taken.swap(true, Ordering::AcqRel) {
+                // Nobody waits for it any more, and nothing of it was sent: leave it so.
+                if batch.taken.swap(true, Ordering::AcqRel) || batch.reply.is_closed() {
                     return Ok(());
                 }
                 let run = Run::new(&mut batch, self.window).go(session, life);

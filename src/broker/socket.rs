@@ -42,6 +42,7 @@ impl Loss {
             amiquip::Error::InvalidCredentials => {
                 Self::Socket("the broker hung up at login: wrong user or password, or it went away".to_owned())
             }
+            amiquip::Error::ConnectionTimeout => Self::Socket("the broker did not answer the login in time".to_owned()),
             other => Self::Socket(other.to_string()),
         }
     }
