@@ -1,5 +1,6 @@
 //! The runherd coordinator.
 
+pub mod broker;
 pub mod cli;
 pub mod config;
 pub mod policy;
