@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The outcome of one cycle that ran to its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CycleReport {
-    /// What was done, as (unit, how many). Zero counts may be left out; units are log field names.
+    /// What was done, as (unit, how many); what was not done is not in it. Units are log field names.
     pub counts: Vec<(&'static str, u64)>,
     /// There is more to do at once: the scheduler ticks again without waiting for the period.
     pub more: bool,
@@ -21,6 +21,9 @@ pub struct CycleReport {
 impl CycleReport {
     /// Adds `n` to the count of `unit`.
     pub fn count(&mut self, unit: &'static str, n: u64) {
+        if n == 0 {
+            return;
+        }
         match self.counts.iter_mut().find(|(name, _)| *name == unit) {
             Some((_, total)) => *total += n,
             None => self.counts.push((unit, n)),
@@ -48,7 +51,7 @@ impl CycleReport {
     /// Whether the cycle did anything worth a log line.
     #[must_use]
     pub fn did_something(&self) -> bool {
-        self.counts.iter().any(|(_, n)| *n > 0)
+        !self.counts.is_empty()
     }
 }
 

@@ -17,9 +17,9 @@ use super::report::{CycleReport, StageError};
 pub struct CycleContext {
     /// Counts the cycles of this stage since the process started, from 1.
     pub iteration: u64,
-    /// When the runtime will abort the cycle. Passes end themselves well before.
+    /// When the runtime cancels `stopping`; it aborts the cycle a short grace later. Passes end themselves well before.
     pub deadline: Instant,
-    /// Cancelled when the process drains or the cycle is aborted: finish the step at hand and return.
+    /// Cancelled when the process drains or the deadline has passed: finish the step at hand and return.
     pub stopping: CancellationToken,
 }
 
@@ -37,6 +37,9 @@ impl CycleContext {
 #[async_trait]
 pub trait Stage: Send + 'static {
     /// One pass, bounded in rows and in time.
+    ///
+    /// It shares its thread with others: what blocks belongs on a thread of its own. A pass that blocks all the same holds up
+    /// whoever it woke last, and if it outlasts its deadline too, nothing can end it but the end of the process.
     ///
     /// # Errors
     /// The variant says what the supervisor does; see [`StageError`].
@@ -88,6 +91,13 @@ pub fn family(name: &str) -> &str {
     name.split('/').next().unwrap_or(name)
 }
 
+/// Whether `selector` means the stage `name`: by its whole name, its family, or any part in between that ends at a `/`
+/// (`outbox_publisher/control` means all publishers of the control database).
+#[must_use]
+pub fn selects(selector: &str, name: &str) -> bool {
+    name.strip_prefix(selector).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 impl fmt::Debug for StageSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StageSpec")
@@ -96,5 +106,22 @@ impl fmt::Debug for StageSpec {
             .field("schedule", &self.schedule)
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_end_where_a_part_of_the_name_ends() {
+        let name = "outbox_publisher/control/0";
+        assert_eq!(family(name), "outbox_publisher");
+        for selector in ["outbox_publisher", "outbox_publisher/control", name] {
+            assert!(selects(selector, name), "{selector}");
+        }
+        for selector in ["", "outbox", "outbox_publisher/", "outbox_publisher/cont", "outbox_publisher/control/01"] {
+            assert!(!selects(selector, name), "{selector:?}");
+        }
     }
 }

@@ -139,6 +139,8 @@ impl<P: ShardDispatcherPort> ShardDispatcher<P> {
         if cursor.run_status == RunStatus::Pending && self.port.start_run(cursor.shard.run_id).await? {
             report.count("runs_started", 1);
             report.wake(outbox_publisher::NAME);
+            // While the run was locked to start it, the other dispatchers skipped its cursors.
+            report.wake(NAME);
         }
         self.port.advance_low(cursor.placement, cursor.shard, ADVANCE_MAX).await?;
         let (window, chunk_count, next_chunk_no, in_flight) =
