@@ -44,7 +44,8 @@ impl BrokerState {
     }
 
     /// Why nothing can be published now, if so.
-    pub(super) fn obstacle(&self) -> Option<String> {
+    #[must_use]
+    pub fn obstacle(&self) -> Option<String> {
         match self {
             Self::Connected => None,
             Self::Blocked { reason } => Some(format!("the broker takes no messages: {reason}")),
@@ -58,6 +59,8 @@ impl BrokerState {
 pub(super) enum End {
     /// The owner let go.
     Released,
+    /// The broker works, but this connection cannot be used further: the next one is opened at once.
+    UsedUp { loss: Loss },
     /// The connection is lost. `healthy` if it had worked: then the next pause is short again.
     Lost { loss: Loss, healthy: bool },
 }
@@ -122,7 +125,14 @@ fn live(mut duty: impl Duty, life: &Life, watchdog: &Watchdog) {
         // A panic in amiquip must not leave the coordinator without a publisher.
         let attempt = catch_unwind(AssertUnwindSafe(|| attempt(&mut duty, life, watchdog)));
         let end = attempt.unwrap_or_else(|_| End::Lost { loss: Loss::Socket("a panic".to_owned()), healthy: false });
-        let End::Lost { loss, healthy } = end else { break };
+        let (loss, healthy) = match end {
+            End::Released => break,
+            End::UsedUp { loss } => {
+                info!(life.log, "opening a new connection"; "reason" => %loss);
+                continue;
+            }
+            End::Lost { loss, healthy } => (loss, healthy),
+        };
         if healthy || started.elapsed() > life.settings.reconnect_max {
             backoff.reset();
             since = None;

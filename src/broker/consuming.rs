@@ -273,6 +273,10 @@ impl Duty for Consuming {
         self.current.store(0, Ordering::Release);
         let loss = match finish {
             Finish::Released => {
+                // The channel first: closing the connection would overtake the acks that wait on the channel.
+                let guard = link.guard(link.patience(), "the closing of a channel");
+                let _ = channel.close();
+                drop(guard);
                 link.farewell();
                 return End::Released;
             }

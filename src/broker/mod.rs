@@ -14,6 +14,7 @@ mod consumer;
 mod consuming;
 mod error;
 mod message;
+pub mod outbox_publisher;
 mod publishing;
 mod settings;
 mod socket;

@@ -149,14 +149,7 @@ impl Publishing {
                     Err(loss) => loss.to_string(),
                 };
                 batch.answer(&why);
-                match run {
-                    Ok(_) => Ok(()),
-                    Err(Loss::Channel { code, text }) => {
-                        info!(life.log, "the broker closed the channel"; "code" => code, "text" => text);
-                        session.reopen()
-                    }
-                    Err(loss) => Err(loss),
-                }
+                run.map(drop)
             }
             Command::Declare { names, reply, permit } => {
                 let (answer, lost) = self.declare(names, session, life);
@@ -213,6 +206,12 @@ impl Duty for Publishing {
                 }
                 Idle::Blocked(Err(RecvError)) | Idle::Confirm(Err(RecvError)) => Some(session.cause()),
             };
+            if let Some(loss @ Loss::Channel { .. }) = lost {
+                // No new channel on this connection: frames of a message that was cut short in the middle may be on
+                // their way, and then the broker closes the connection as well (505).
+                session.close();
+                return End::UsedUp { loss };
+            }
             if let Some(loss) = lost {
                 return End::Lost { loss, healthy: session.proven };
             }
@@ -295,12 +294,6 @@ impl Session {
     fn open(mut link: Link, declared: HashSet<String>) -> Result<Self, Loss> {
         let lane = Lane::open(&mut link)?;
         Ok(Self { link, lane, declared, blocked: None, proven: false })
-    }
-
-    /// A new channel in place of the one that the broker closed.
-    fn reopen(&mut self) -> Result<(), Loss> {
-        self.lane = Lane::open(&mut self.link)?;
-        Ok(())
     }
 
     fn close(mut self) {

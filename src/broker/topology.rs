@@ -69,6 +69,12 @@ pub fn chunk_ready_key(name: &str) -> String {
     format!("{CHUNK_READY_PREFIX}{name}")
 }
 
+/// The queue name that a chunk-ready routing key announces to; `None` for any other key.
+#[must_use]
+pub fn queue_of_chunk_ready_key(routing_key: &str) -> Option<&str> {
+    routing_key.strip_prefix(CHUNK_READY_PREFIX)
+}
+
 /// Checks a run's queue name: 1 to [`QUEUE_NAME_MAX`] bytes of ASCII letters, digits, `.`, `_` and `-`.
 ///
 /// # Errors
