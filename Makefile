@@ -1,0 +1,34 @@
+# Everything here works in a fresh clone: what a target needs, it installs or starts by itself.
+CARGO ?= cargo
+# For instance --locked.
+CARGO_FLAGS ?=
+# Tests mostly wait for servers: more of them at once than there are cores.
+RUST_TEST_THREADS ?= 4
+export RUST_TEST_THREADS
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check up down
+
+help: ## lists these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## shows a run from submission to its end, on servers of its own
+	deploy/dev/with-servers.sh deploy/dev/demo.sh
+
+# Built before the servers are up: the tests run target/debug/runherd, and a build takes longer than they do.
+test: ## builds everything and runs all tests, on servers of its own
+	$(CARGO) build --workspace $(CARGO_FLAGS)
+	$(CARGO) test --workspace --no-run $(CARGO_FLAGS)
+	deploy/dev/with-servers.sh $(CARGO) test --workspace --no-fail-fast $(CARGO_FLAGS)
+
+check: ## checks the formatting and the lints
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets $(CARGO_FLAGS) -- -D warnings
+
+up: ## starts PostgreSQL and RabbitMQ for development and leaves them running
+	@deploy/dev/servers.sh up
+	@deploy/dev/servers.sh status
+	@echo 'for tests in this shell: eval "$$(deploy/dev/servers.sh env)"'
+
+down: ## stops the servers that `make up` started and deletes their data
+	@deploy/dev/servers.sh down
