@@ -3,6 +3,8 @@
 pub mod broker;
 pub mod cli;
 pub mod config;
+pub mod coordinator;
 pub mod policy;
+pub mod router;
 pub mod store;
 pub mod telemetry;

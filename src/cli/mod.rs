@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod migrate;
+pub mod serve;
 
 use std::error::Error as StdError;
 use std::io::IsTerminal;
@@ -60,6 +61,8 @@ struct Common {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a coordinator
+    Serve(serve::Args),
     /// Bring the databases to the schema of this program
     Migrate(migrate::Args),
     /// Check or print the configuration
@@ -125,6 +128,9 @@ pub enum CliError {
     /// A database refused or failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A server that is not a database cannot be reached.
+    #[error("{0}")]
+    Unavailable(String),
     /// The input is bad; the text says what, where and what to do.
     #[error("{0}")]
     Data(String),
@@ -139,7 +145,9 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) => EXIT_CONFIG,
-            Self::Store(StoreError::Unavailable { .. } | StoreError::Schema { .. }) => EXIT_UNAVAILABLE,
+            Self::Store(StoreError::Unavailable { .. } | StoreError::Schema { .. }) | Self::Unavailable(_) => {
+                EXIT_UNAVAILABLE
+            }
             Self::Store(StoreError::Refused { .. }) | Self::Data(_) => EXIT_DATA,
             Self::Store(_) | Self::Other(..) => EXIT_FAILED,
         }
@@ -176,6 +184,9 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
         return config_command(command, &sources, cli.common.json);
     }
     let context = Context { loaded: Config::load(&sources)?, json: cli.common.json };
+    if let Command::Serve(args) = &cli.command {
+        return serve::run(args, &context);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -183,7 +194,7 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
     runtime.block_on(async {
         match cli.command {
             Command::Migrate(args) => migrate::run(args, &context).await,
-            Command::Config(_) => Ok(EXIT_OK),
+            Command::Config(_) | Command::Serve(_) => Ok(EXIT_OK),
         }
     })
 }

@@ -202,6 +202,27 @@ impl Database {
         Ok(self.query(query, params).await?.into_iter().next())
     }
 
+    /// Runs one statement that answers no rows, and says how many it changed.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn execute(&self, query: &Query, params: Params<'_>) -> Result<u64, StoreError> {
+        let query = *query;
+        let client = self.client(query.name).await?;
+        let result = async {
+            let statement = client.prepare_cached(query.text).await?;
+            client.execute(&statement, params).await
+        }
+        .await;
+        match result {
+            Ok(rows) => {
+                self.note_success();
+                Ok(rows)
+            }
+            Err(error) => Err(self.sort(query.name, error, client)),
+        }
+    }
+
     /// Runs one statement that always answers a row.
     ///
     /// # Errors
@@ -355,6 +376,19 @@ impl Tx<'_> {
         result.map_err(|error| StoreError::from_driver(self.database, query.name, error))
     }
 
+    /// Runs one statement that answers no rows, and says how many it changed.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn execute(&self, query: &Query, params: Params<'_>) -> Result<u64, StoreError> {
+        let result = async {
+            let statement = self.transaction.prepare_cached(query.text).await?;
+            self.transaction.execute(&statement, params).await
+        }
+        .await;
+        result.map_err(|error| StoreError::from_driver(self.database, query.name, error))
+    }
+
     /// Runs one statement that answers at most one row.
     ///
     /// # Errors
@@ -365,6 +399,19 @@ impl Tx<'_> {
 }
 
 const IDENTITY: Query = query!("session/identity");
+
+/// Reads which installation and placement a database says it is.
+///
+/// # Errors
+/// See [`StoreError`]; [`StoreError::Schema`] where the schema is missing or needs a newer program.
+pub async fn read_identity(database: &Database) -> Result<Identity, StoreError> {
+    let row = database.query_opt(&IDENTITY, &[]).await?.ok_or_else(|| StoreError::Schema {
+        database: database.name().to_owned(),
+        reason: "it has no identity; run `runherd migrate`".to_owned(),
+    })?;
+    crate::router::check_generation(database.name(), row.get("min_coordinator"))?;
+    Ok(Identity { installation_id: row.get("installation_id"), placement_id: row.get("placement_id") })
+}
 
 /// Two names for one database, or another installation's database, must never mix.
 async fn check_identity(client: &deadpool_postgres::ClientWrapper, expected: Identity) -> Result<(), String> {
@@ -378,6 +425,10 @@ async fn check_identity(client: &deadpool_postgres::ClientWrapper, expected: Ide
             )
         })?
         .ok_or("it has no identity; run `runherd migrate`")?;
+    let min_coordinator: i32 = row.get("min_coordinator");
+    if min_coordinator > super::migrate::COORDINATOR_GENERATION {
+        return Err(format!("its schema needs coordinators of generation {min_coordinator}; use a newer runherd"));
+    }
     let found = Identity { installation_id: row.get("installation_id"), placement_id: row.get("placement_id") };
     if found == expected {
         return Ok(());

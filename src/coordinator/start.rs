@@ -1,0 +1,121 @@
+//! Waiting for the servers at the start: with backoff and a word about it, or not at all.
+
+use std::time::Duration;
+
+use runherd_actors::stages::placements::PlacementRef;
+use slog::{Logger, info, warn};
+
+use super::StartError;
+use crate::broker::{BrokerError, BrokerSettings, BrokerState, Publisher, QueueType, Topology};
+use crate::config::{self, Config, ConfigError, Fault};
+use crate::router::{Router, RouterError};
+use crate::telemetry::{error_chain, field};
+
+const DELAY_MIN: Duration = Duration::from_millis(250);
+const DELAY_MAX: Duration = Duration::from_secs(10);
+/// How long the start waits for the broker before the stages begin without it.
+const A_MOMENT: Duration = Duration::from_secs(1);
+
+/// The broker's settings as the configuration gives them.
+pub(super) fn broker_settings(config: &Config) -> Result<BrokerSettings, ConfigError> {
+    let url = config.broker_url()?;
+    let bad = |error: BrokerError| {
+        ConfigError::of(Fault::BadUrl { key: "broker.url".to_owned(), url: url.to_string(), why: error_chain(&error) })
+    };
+    let parsed = url.expose().parse().map_err(bad)?;
+    let broker = &config.broker;
+    Ok(BrokerSettings {
+        url: parsed,
+        heartbeat: broker.heartbeat,
+        connect_timeout: broker.connect_timeout,
+        confirm_deadline: broker.confirm_deadline,
+        reconnect_min: broker.reconnect_delay_min,
+        reconnect_max: broker.reconnect_delay_max,
+        publish_parallelism: config.outbox_publisher.publish_parallelism as usize,
+        topology: Topology {
+            queue_type: match broker.queue_type {
+                config::QueueType::Quorum => QueueType::Quorum,
+                config::QueueType::Classic => QueueType::Classic,
+            },
+            events_max_length: broker.events_max_length,
+            ..Topology::default()
+        },
+    })
+}
+
+/// The router, once the control database can be reached. A missing schema is not waited for: an operator has to act.
+pub(super) async fn router(config: &Config, fail_fast: bool, log: &Logger) -> Result<Router, StartError> {
+    let mut delay = DELAY_MIN;
+    loop {
+        match Router::connect(config).await {
+            Ok(router) => return Ok(router),
+            Err(RouterError::Store(error)) if error.is_unavailable() && !fail_fast => {
+                warn!(log, "waiting for the control database"; field::ERROR => error_chain(&error),
+                    field::RETRY_IN_MS => u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(DELAY_MAX);
+    }
+}
+
+/// Every placement that the control database lists.
+pub(super) async fn placements(
+    router: &Router,
+    fail_fast: bool,
+    log: &Logger,
+) -> Result<Vec<PlacementRef>, StartError> {
+    let mut delay = DELAY_MIN;
+    loop {
+        match router.placements().await {
+            Ok(placements) => {
+                for (placement, reason) in &placements.skipped {
+                    warn!(log, "placement is skipped"; field::PLACEMENT => &placement.name, field::REASON => reason);
+                }
+                let skipped = placements.skipped.into_iter().map(|(placement, _)| placement);
+                return Ok(placements.reachable.into_iter().chain(skipped).collect());
+            }
+            Err(error) if fail_fast => {
+                let reason = error_chain(&error);
+                return Err(StartError::Store(crate::store::StoreError::Schema {
+                    database: config::CONTROL.to_owned(),
+                    reason,
+                }));
+            }
+            Err(error) => info!(log, "waiting for the list of placements"; field::ERROR => error_chain(&error)),
+        }
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(DELAY_MAX);
+    }
+}
+
+/// Gives the publishers a moment to connect, so that the first cycle finds them ready. Without `fail_fast` they go on trying.
+pub(super) async fn check_broker(
+    publishers: &[Publisher],
+    settings: &BrokerSettings,
+    fail_fast: bool,
+) -> Result<(), StartError> {
+    let limit = if fail_fast { settings.connect_timeout * 2 } else { A_MOMENT };
+    let connected = publishers.iter().map(|publisher| async move {
+        let mut state = publisher.state();
+        let connected = state.wait_for(|state| *state == BrokerState::Connected).await;
+        drop(connected);
+    });
+    let all = tokio::time::timeout(limit, futures::future::join_all(connected)).await;
+    if all.is_ok() || !fail_fast {
+        return Ok(());
+    }
+    let obstacle = publishers.iter().find_map(|publisher| publisher.state().borrow().obstacle());
+    let reason = obstacle.unwrap_or_else(|| "it did not answer in time".to_owned());
+    Err(StartError::Broker { url: settings.url.to_string(), reason })
+}
+
+/// This machine's name, for operators.
+pub(super) fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map(|name| name.trim().to_owned())
+        .ok()
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "unknown".to_owned())
+}
