@@ -6,6 +6,7 @@
 pub mod config;
 pub mod migrate;
 pub mod serve;
+pub mod stages;
 
 use std::error::Error as StdError;
 use std::io::IsTerminal;
@@ -65,6 +66,8 @@ enum Command {
     Serve(serve::Args),
     /// Bring the databases to the schema of this program
     Migrate(migrate::Args),
+    /// List the stages of a coordinator and what each is for
+    Stages(stages::Args),
     /// Check or print the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -183,6 +186,9 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
     if let Command::Config(command) = &cli.command {
         return config_command(command, &sources, cli.common.json);
     }
+    if let Command::Stages(args) = &cli.command {
+        return stages::run(args, cli.common.json, &mut std::io::stdout().lock());
+    }
     let context = Context { loaded: Config::load(&sources)?, json: cli.common.json };
     if let Command::Serve(args) = &cli.command {
         return serve::run(args, &context);
@@ -194,7 +200,7 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
     runtime.block_on(async {
         match cli.command {
             Command::Migrate(args) => migrate::run(args, &context).await,
-            Command::Config(_) | Command::Serve(_) => Ok(EXIT_OK),
+            Command::Config(_) | Command::Serve(_) | Command::Stages(_) => Ok(EXIT_OK),
         }
     })
 }
