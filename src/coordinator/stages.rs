@@ -181,7 +181,7 @@ fn publisher_factory(
         let outbox = OutboxStore {
             router: Arc::clone(&owned.router),
             placement,
-            claimed_by: format!("{}:{}/{instance}", owned.host, owned.coordinator_id),
+            claimed_by: owned.coordinator_id,
             lease: config.lease,
             max_attempts: config.max_attempts,
             parked_delay: config.parked_delay,

@@ -22,8 +22,8 @@ pub struct OutboxStore {
     pub router: SharedRouter,
     /// Whose outbox.
     pub placement: PlacementId,
-    /// Written to claimed rows, for operators.
-    pub claimed_by: String,
+    /// The coordinator, written to claimed rows.
+    pub claimed_by: uuid::Uuid,
     /// How long a claim lasts.
     pub lease: Duration,
     /// Attempts after which an event is parked.

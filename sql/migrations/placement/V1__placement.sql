@@ -68,7 +68,8 @@ CREATE TABLE runherd.shard_positions (
     CHECK (succeeded + failed + cancelled + lost = low_chunk_no)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
--- Written once when seeded and once when finished. Payloads and outcomes are json: what comes back is what was given.
+-- Written once when seeded and once when finished; a batch finishes whole pages at once, so each page keeps room for both
+-- versions of its rows and the index is not touched again. Payloads and outcomes are json: what comes back is what was given.
 CREATE TABLE runherd.chunks (
     run_shard      int NOT NULL,
     run_id         uuid NOT NULL,
@@ -90,7 +91,7 @@ DO $$
 BEGIN
     FOR i IN 0..7 LOOP
         EXECUTE format('CREATE TABLE runherd.chunks_p%s PARTITION OF runherd.chunks
-            FOR VALUES WITH (MODULUS 8, REMAINDER %s) WITH (fillfactor = 85, autovacuum_analyze_scale_factor = 0.2)', i, i);
+            FOR VALUES WITH (MODULUS 8, REMAINDER %s) WITH (fillfactor = 45, autovacuum_analyze_scale_factor = 0.2)', i, i);
     END LOOP;
 END $$;
 
@@ -114,7 +115,7 @@ CREATE TABLE runherd.active_chunks (
     expires_at  timestamptz,
     PRIMARY KEY (run_shard, run_id, chunk_no),
     CHECK ((lease_token IS NULL) = (expires_at IS NULL))
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+) WITH (fillfactor = 35, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
 
 CREATE SEQUENCE runherd.outbox_event_id;
@@ -137,7 +138,7 @@ CREATE TABLE runherd.outbox_events (
     PRIMARY KEY (outbox_shard, event_id),
     -- A published row says when, and what the broker answered.
     CHECK ((status = 'published') = (published_at IS NOT NULL AND proof IS NOT NULL))
-) WITH (fillfactor = 55);
+) WITH (fillfactor = 45);
 CREATE UNIQUE INDEX outbox_events_dedupe_key ON runherd.outbox_events (dedupe_key);
 
 -- The hot queue: one row for each ledger event that is not published, and nothing else. Claiming touches no index.
@@ -147,7 +148,8 @@ CREATE TABLE runherd.outbox_delivery_queue (
     available_at  timestamptz NOT NULL DEFAULT now(),
     attempts      int NOT NULL DEFAULT 0,
     claim_token   uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
-    claimed_by    text,
+    -- The coordinator.
+    claimed_by    uuid,
     claimed_until timestamptz NOT NULL DEFAULT 'epoch',
     last_error    text,
     parked_at     timestamptz,
