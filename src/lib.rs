@@ -5,4 +5,5 @@ pub mod cli;
 pub mod config;
 pub mod policy;
 pub mod store;
+pub mod submission;
 pub mod telemetry;

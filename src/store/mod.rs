@@ -4,6 +4,7 @@
 //! reached, and the one place that retries deadlocks and serialization failures. No transaction crosses a call to another
 //! database, and nobody here holds two connections.
 
+pub mod client;
 pub mod error;
 pub mod migrate;
 pub mod pool;
