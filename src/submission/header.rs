@@ -29,7 +29,8 @@ pub struct Header {
     pub shards: Option<u32>,
     /// Higher goes first, from -1000 to 1000.
     pub priority: Option<i32>,
-    /// The most failed chunks with which it still succeeds.
+    /// The most failed chunks with which it still succeeds; one more stops it. Left out, it goes on to its end, and any failed
+    /// chunk makes it fail then.
     pub tolerated_failures: Option<u64>,
     /// How long after its beginning it fails if it has not ended.
     pub deadline: Option<Duration>,

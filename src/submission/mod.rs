@@ -16,6 +16,8 @@ use std::fmt;
 use std::time::Duration;
 
 use runherd_actors::model::RunId;
+/// Interrupts a submission; see [`submit`].
+pub use tokio_util::sync::CancellationToken;
 
 pub use self::cut::Limits;
 pub use self::header::{Header, PRIORITY_MAX, SHARDS_MAX};

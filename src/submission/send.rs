@@ -108,21 +108,21 @@ impl Sender<'_> {
                 Err(Ended::Failed(SubmitError::Store(error))) if self.may_be_our_own(&error) => error,
                 Err(Ended::Failed(error)) => return Err(error),
                 Err(Ended::Wrong(error)) => {
-                    let fate = self.give_up(&begun, &format!("submission: {error}")).await;
+                    let fate = give_up(self.store, &begun, &format!("submission: {error}")).await;
                     return Err(SubmitError::Input { error, fate });
                 }
                 Err(Ended::Stopped) => {
-                    let fate = self.give_up(&begun, "submission: interrupted").await;
+                    let fate = give_up(self.store, &begun, "submission: interrupted").await;
                     return Err(SubmitError::Interrupted { fate });
                 }
             };
             if !self.pause(error, self.options.patience).await? {
-                let fate = self.give_up(&begun, "submission: interrupted").await;
+                let fate = give_up(self.store, &begun, "submission: interrupted").await;
                 return Err(SubmitError::Interrupted { fate });
             }
             begun = match self.begin(self.options.patience).await {
                 Err(SubmitError::Interrupted { .. }) => {
-                    let fate = self.give_up(&begun, "submission: interrupted").await;
+                    let fate = give_up(self.store, &begun, "submission: interrupted").await;
                     return Err(SubmitError::Interrupted { fate });
                 }
                 other => other?,
@@ -216,23 +216,23 @@ impl Sender<'_> {
         let StoreError::Refused { code, .. } = error else { return false };
         matches!(code.as_str(), "RH409" | "RH410") && std::mem::take(&mut self.tried_again)
     }
+}
 
-    async fn give_up(&self, begun: &Begun, reason: &str) -> Fate {
-        let run_id = begun.run_id;
-        let Some(token) = begun.token else { return Fate::Untouched(run_id) };
-        let told = async {
-            loop {
-                match self.store.abort_run(run_id, token, reason).await {
-                    Err(error) if error.is_unavailable() => tokio::time::sleep(PAUSE_MIN).await,
-                    other => return other,
-                }
+async fn give_up(store: &ClientStore, begun: &Begun, reason: &str) -> Fate {
+    let run_id = begun.run_id;
+    let Some(token) = begun.token else { return Fate::Untouched(run_id) };
+    let told = async {
+        loop {
+            match store.abort_run(run_id, token, reason).await {
+                Err(error) if error.is_unavailable() => tokio::time::sleep(PAUSE_MIN).await,
+                other => return other,
             }
-        };
-        match tokio::time::timeout(GIVE_UP_WITHIN, told).await {
-            Ok(Ok(())) => Fate::GivenUp(run_id),
-            Ok(Err(error)) => Fate::Abandoned(run_id, error_chain(&error)),
-            Err(_) => Fate::Abandoned(run_id, "the database is not available".to_owned()),
         }
+    };
+    match tokio::time::timeout(GIVE_UP_WITHIN, told).await {
+        Ok(Ok(())) => Fate::GivenUp(run_id),
+        Ok(Err(error)) => Fate::Abandoned(run_id, error_chain(&error)),
+        Err(_) => Fate::Abandoned(run_id, "the database is not available".to_owned()),
     }
 }
 

@@ -109,7 +109,8 @@ pub struct RunView {
     pub priority: i32,
     /// What the run states about its own treatment.
     pub policy: Value,
-    /// The most failed chunks with which it still succeeds; `None` when any number is.
+    /// The most failed chunks with which it still succeeds; one more stops it. `None`: it goes on to its end, and any failed chunk
+    /// makes it fail then.
     pub tolerated_failures: Option<i64>,
     /// Its shards.
     pub shards: i32,
