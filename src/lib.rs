@@ -7,4 +7,5 @@ pub mod coordinator;
 pub mod policy;
 pub mod router;
 pub mod store;
+pub mod submission;
 pub mod telemetry;

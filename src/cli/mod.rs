@@ -3,10 +3,18 @@
 //! A command is a `clap::Args` struct named `Args` and an `async fn run(Args, &Context) -> Result<u8, CliError>` whose value is
 //! the exit status. Results go to standard output; progress, logs and errors go to standard error.
 
+pub mod cancel;
 pub mod config;
 pub mod migrate;
 pub mod serve;
 pub mod stages;
+pub mod pause;
+pub mod progress;
+pub mod resume;
+pub mod runs;
+pub mod status;
+pub mod submit;
+pub mod watch;
 
 use std::error::Error as StdError;
 use std::io::IsTerminal;
@@ -32,6 +40,8 @@ pub const EXIT_UNAVAILABLE: u8 = 69;
 pub const EXIT_ESCALATED: u8 = 70;
 /// The coordinator was forced to stop before it had drained.
 pub const EXIT_FORCED: u8 = 75;
+/// The command was interrupted by a signal.
+pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// A run coordinator: hands a huge run out in chunks, recovers whatever dies, and finishes the run exactly once.
 #[derive(Debug, Parser)]
@@ -44,7 +54,7 @@ pub struct Cli {
 }
 
 const EXIT_STATUS: &str = "Exit status: 0 done (the run succeeded) · 1 the run failed, or a check found a violation · 2 usage · \
-3 the run was cancelled · 65 bad input · 69 a server is not available · 70 escalated · 75 forced to stop · 78 configuration";
+3 the run was cancelled · 65 bad input · 69 a server is not available · 70 escalated · 75 forced to stop · 78 configuration · 130 interrupted";
 
 /// Flags of every command.
 #[derive(Debug, clap::Args)]
@@ -68,6 +78,20 @@ enum Command {
     Migrate(migrate::Args),
     /// List the stages of a coordinator and what each is for
     Stages(stages::Args),
+    /// Submit a run: one chunk for each line, or for each step of a range
+    Submit(Box<submit::Args>),
+    /// Follow a run until it has ended
+    Watch(watch::Args),
+    /// List runs, newest first
+    Runs(runs::Args),
+    /// Show everything about one run
+    Status(status::Args),
+    /// Cancel a run: nothing more of it is handed out, and what is open is swept
+    Cancel(cancel::Args),
+    /// Stop handing out a run; what is handed out goes on
+    Pause(pause::Args),
+    /// Go on handing out a paused run
+    Resume(resume::Args),
     /// Check or print the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -178,7 +202,9 @@ pub fn main() -> u8 {
 
 #[expect(clippy::print_stderr, reason = "the one place where a command's error is shown")]
 fn report(error: &CliError) {
-    eprintln!("runherd: {}", error_chain(error));
+    let chain = error_chain(error);
+    // The SQL functions begin their refusals with the same word.
+    eprintln!("runherd: {}", chain.strip_prefix("runherd: ").unwrap_or(&chain));
 }
 
 fn dispatch(cli: Cli) -> Result<u8, CliError> {
@@ -201,6 +227,13 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
         match cli.command {
             Command::Migrate(args) => migrate::run(args, &context).await,
             Command::Config(_) | Command::Serve(_) | Command::Stages(_) => Ok(EXIT_OK),
+            Command::Submit(args) => submit::run(*args, &context).await,
+            Command::Watch(args) => watch::run(args, &context).await,
+            Command::Runs(args) => runs::run(args, &context).await,
+            Command::Status(args) => status::run(args, &context).await,
+            Command::Cancel(args) => cancel::run(args, &context).await,
+            Command::Pause(args) => pause::run(args, &context).await,
+            Command::Resume(args) => resume::run(args, &context).await,
         }
     })
 }

@@ -5,6 +5,7 @@
 //! database, and nobody here holds two connections.
 
 pub mod creation_recovery;
+pub mod client;
 pub mod error;
 pub mod finalizer;
 pub mod lease_recovery;

@@ -32,9 +32,9 @@ BEGIN
         FROM jsonb_each(p_policy) e
         LEFT JOIN (VALUES
             ('window', 1, 1000000), ('chunks_per_event', 1, 1000), ('max_attempts', 1, 1000), ('recovery_limit', 0, 1000),
-            ('release_limit', 0, 1000000), ('retry_delay_ms', 0, 604800000), ('retry_delay_max_ms', 0, 604800000),
-            ('lease_ttl_max_ms', 1000, 604800000), ('max_chunk_time_ms', 1000, 604800000),
-            ('redelivery_after_ms', 1000, 604800000), ('redelivery_after_max_ms', 1000, 604800000)
+            ('release_limit', 0, 100000), ('retry_delay_ms', 0, 86400000), ('retry_delay_max_ms', 0, 604800000),
+            ('lease_ttl_max_ms', 100, 86400000), ('max_chunk_time_ms', 100, 2592000000),
+            ('redelivery_after_ms', 100, 86400000), ('redelivery_after_max_ms', 100, 604800000)
         ) l(key, least, most) ON l.key = e.key
     LOOP
         IF item.least IS NULL THEN
@@ -50,7 +50,8 @@ END $$;
 
 -- Begins a run, or takes up one that the same idempotency key began. `p_header`: {"queue", "name", "shards", "priority",
 -- "tolerated_failures", "deadline_ms", "policy"}; only "queue" is needed. A client that tries again gets a fresh token (an
--- earlier holder's is lost), and learns how many parts are there and the digest of their chain.
+-- earlier holder's is lost), and learns how many parts are there and the digest of their chain. A run that was given up before
+-- it was sealed is not taken up.
 CREATE FUNCTION runherd.begin_run(p_header jsonb, p_idempotency_key text, p_lease interval)
     RETURNS TABLE (run_id uuid, creation_token uuid, created boolean, sealed boolean, status text, shard_count int,
         parts_present int, chunks_present bigint, parts_digest bytea)
@@ -105,7 +106,14 @@ BEGIN
                 quote_literal(p_idempotency_key), v_run.run_id
                 USING ERRCODE = 'RH409', DETAIL = v_run.run_id::text;
         END IF;
-        IF v_run.sealed_at IS NULL AND v_run.status = 'creating' THEN
+        -- Parts that were added now would end with the run, and the client would believe that they are being worked on.
+        IF v_run.sealed_at IS NULL AND (v_run.status <> 'creating' OR EXISTS (
+            SELECT 1 FROM runherd.run_intents i WHERE i.run_id = v_run.run_id AND i.intent IN ('cancel', 'fail'))) THEN
+            RAISE EXCEPTION 'runherd: idempotency key % belongs to run %, which was given up before it was sealed; the key is free again when that run has ended',
+                quote_literal(p_idempotency_key), v_run.run_id
+                USING ERRCODE = 'RH409', DETAIL = v_run.run_id::text;
+        END IF;
+        IF v_run.sealed_at IS NULL THEN
             UPDATE runherd.runs r SET creation_token = v_token, creation_expires_at = now() + p_lease
             WHERE r.run_id = v_run.run_id;
         ELSE
@@ -340,6 +348,7 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA runherd TO runherd_coordinator;
 GRANT SELECT ON ALL TABLES IN SCHEMA runherd TO runherd_readonly;
 GRANT EXECUTE ON FUNCTION runherd.begin_run, runherd.append_part, runherd.seal_run, runherd.submit_run, runherd.abort_run,
     runherd.cancel_run, runherd.pause_run, runherd.resume_run TO runherd_client;
-GRANT SELECT ON runherd.runs, runherd.run_intents, runherd.dispatch_cursors, runherd.run_placements, runherd.queues TO runherd_client;
+GRANT SELECT ON runherd.runs, runherd.run_intents, runherd.dispatch_cursors, runherd.run_placements, runherd.placements,
+    runherd.queues TO runherd_client;
 
 UPDATE runherd.schema_version SET version = 2 WHERE component = 'control';

@@ -317,5 +317,11 @@ GRANT EXECUTE ON FUNCTION
     runherd.lease_chunk, runherd.lease_chunks, runherd.renew_lease, runherd.renew_leases, runherd.complete_chunk,
     runherd.complete_chunks, runherd.fail_chunk, runherd.fail_chunks, runherd.release_chunk, runherd.release_chunks
     TO runherd_worker;
+-- What `runherd watch` and `runherd status` count. Columns only: whoever reads a lease token could finish the chunk.
+GRANT USAGE ON SCHEMA runherd TO runherd_client;
+GRANT SELECT ON runherd.shard_positions TO runherd_client;
+GRANT SELECT (run_id, status) ON runherd.run_guards TO runherd_client;
+GRANT SELECT (run_shard, run_id, chunk_no, expires_at) ON runherd.active_chunks TO runherd_client;
+GRANT SELECT (run_shard, run_id, chunk_no, failed_at) ON runherd.chunks TO runherd_client;
 
 UPDATE runherd.schema_version SET version = 2 WHERE component = 'placement';

@@ -1,0 +1,38 @@
+//! `runherd pause`: stops the hand-out of a run for a while.
+
+use std::io::Write;
+
+use serde_json::json;
+
+use super::runs::RunArg;
+use super::{CliError, Context, EXIT_OK};
+use crate::store::client::ClientStore;
+
+/// Stop handing out a run; what is handed out goes on
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    runherd pause 0193e1c2-7d4e-4c51-9f0a-5b1d2c3e4f60\n  \
+    runherd pause 0193e1c2    by a prefix of at least 8 digits, if only one run has it\n\n\
+    Chunks that workers hold are finished, recovered and retried as ever; only hand-out stops. Asking again changes nothing. A \
+    run that is stopping or has ended is refused.")]
+pub struct Args {
+    /// The run: its identifier, or a unique prefix of at least 8 hexadecimal digits
+    run: RunArg,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The run is unknown, or is stopping or has ended, or the control database cannot be reached.
+pub async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
+    let store = ClientStore::new(context.control()?);
+    let run_id = args.run.resolve(&store).await?;
+    let found = store.pause_run(run_id).await?;
+    let mut out = std::io::stdout().lock();
+    if context.json {
+        writeln!(out, "{}", json!({ "run_id": run_id, "requested": "pause", "status": found }))?;
+    } else {
+        writeln!(out, "run {run_id}: pause requested; it was {found}")?;
+    }
+    Ok(EXIT_OK)
+}
