@@ -1,242 +1,24 @@
-//! `runherd verify` against real PostgreSQL: it passes at every step of a run's life, and each kind of damage is reported under
-//! its own invariant, with the key of what was damaged.
+//! `runherd verify` and `runherd explain` against real PostgreSQL: verify passes at every step of a run's life, and each kind of
+//! damage is reported under its own invariant, with the key of what was damaged; explain finds each step's own reason.
 //!
 //! The server is at `RUNHERD_TEST_PG_URL`, as a role that may create databases. Every test has databases of its own.
 
 // The lint's own exception for tests stops at the helpers they share.
 #![allow(clippy::unwrap_used)]
 
-use std::env;
-use std::time::Duration;
+#[path = "verify/explaining.rs"]
+mod explaining;
+#[path = "verify/life.rs"]
+mod life;
 
-use runherd::config::{PoolConfig, SessionConfig};
-use runherd::store::SessionSettings;
-use runherd::store::migrate::migrate;
+use life::{
+    World, advance, ended, finish, hand_out, one, open, publish_all, run_sql, running, seed, settings, sql, start,
+    submit, work,
+};
 use runherd::store::verify::Installation;
 use runherd::verify::{Invariant, Options, Report, RunRef, RunRefError, Scope, verify};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, NoTls, Row};
 use uuid::Uuid;
-
-/// Databases of one installation, dropped at the end.
-struct World {
-    server: Config,
-    databases: Vec<(String, Config)>,
-    control: Client,
-    placement: Client,
-    installation: Installation,
-}
-
-fn server() -> Config {
-    let url = env::var("RUNHERD_TEST_PG_URL").unwrap_or("postgresql://postgres@127.0.0.1:5432/postgres".to_owned());
-    url.parse().unwrap()
-}
-
-async fn connect(config: &Config) -> Client {
-    let (client, connection) = config.connect(NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client
-}
-
-fn settings() -> SessionSettings {
-    SessionSettings::new(&PoolConfig::default(), &SessionConfig::default(), false)
-}
-
-impl World {
-    /// A control database and one more placement, on which all shards of new runs are placed.
-    async fn new() -> Self {
-        let server = server();
-        let admin = connect(&server).await;
-        let tag = Uuid::new_v4().simple();
-        let mut databases = Vec::new();
-        for name in ["control", "p1"] {
-            let database = format!("verify_{name}_{tag}");
-            admin.batch_execute(&format!("CREATE DATABASE {database}")).await.unwrap();
-            let mut config = server.clone();
-            config.dbname(&database);
-            databases.push((name.to_owned(), config));
-        }
-        migrate(&databases, false).await.unwrap();
-        let control = connect(&databases[0].1).await;
-        let placement = connect(&databases[1].1).await;
-        control.execute("UPDATE runherd.placements SET state = 'draining' WHERE name = 'control'", &[]).await.unwrap();
-        let installation = Installation::open(&databases, &settings()).await.unwrap();
-        Self { server, databases, control, placement, installation }
-    }
-
-    async fn end(self) {
-        let admin = connect(&self.server).await;
-        for (_, config) in &self.databases {
-            let name = config.get_dbname().unwrap();
-            admin.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.unwrap();
-        }
-    }
-
-    async fn verify(&self, scope: Scope) -> Report {
-        verify(&self.installation, scope, Options { pause: Duration::ZERO }).await.unwrap()
-    }
-
-    /// Everything was checked and holds, for all runs and for this one.
-    async fn assert_ok(&self, run: Uuid, at: &str) -> Report {
-        let of_run = self.verify(Scope::Run(run)).await;
-        assert!(of_run.is_ok(), "{at}: {of_run:?}");
-        let report = self.verify(Scope::All).await;
-        assert!(report.is_ok(), "{at}: {report:?}");
-        assert_eq!(report.passing, 0, "{at}");
-        report
-    }
-
-    async fn placement_id(&self) -> i32 {
-        one(&self.control, "SELECT placement_id FROM runherd.placements WHERE name = 'p1'", &[]).await.get(0)
-    }
-}
-
-async fn one(client: &Client, text: &str, params: &[&(dyn ToSql + Sync)]) -> Row {
-    client.query_one(text, params).await.unwrap_or_else(|error| panic!("{text}: {error:?}"))
-}
-
-async fn run_sql(client: &Client, text: &str) {
-    client.batch_execute(text).await.unwrap_or_else(|error| panic!("{text}: {error:?}"));
-}
-
-macro_rules! sql {
-    ($name:literal) => {
-        include_str!(concat!("../../sql/queries/", $name, ".sql"))
-    };
-}
-
-/// A run of two shards with one part in the first: 6 chunks, and nothing in the second.
-async fn submit(world: &World) -> Uuid {
-    let header = serde_json::json!({ "queue": "q", "shards": 2, "policy": { "window": 4, "chunks_per_event": 2 } });
-    let chunks = "[1,2,3,4,5,6]";
-    let text = "SELECT runherd.submit_run($1::jsonb, ($2::text)::json)";
-    one(&world.control, text, &[&header, &chunks]).await.get(0)
-}
-
-async fn seed(world: &World, run: Uuid) {
-    let policy = serde_json::json!({ "window": 4, "chunks_per_event": 2, "max_attempts": 1, "recovery_limit": 1,
-        "release_limit": 1, "retry_delay_ms": 0, "retry_delay_max_ms": 0, "lease_ttl_max_ms": 60000,
-        "max_chunk_time_ms": 60000, "redelivery_after_ms": 60000, "redelivery_after_max_ms": 60000 });
-    let placement = world.placement_id().await;
-    let parts =
-        world.control.query(sql!("creation_recovery/next_parts"), &[&run, &placement, &-1_i32, &10_i64]).await.unwrap();
-    assert_eq!(parts.len(), 1);
-    for part in parts {
-        let (no, shard, first): (i32, i32, i64) = (part.get(0), part.get(1), part.get(2));
-        let (count, body): (i32, String) = (part.get("chunk_count"), part.get("body"));
-        let params: &[&(dyn ToSql + Sync)] = &[&run, &shard, &no, &first, &count, &body, &"q", &policy];
-        let result: String = one(&world.placement, sql!("creation_recovery/seed_part"), params).await.get(0);
-        assert_eq!(result, "seeded");
-    }
-    let token: Uuid =
-        one(&world.control, "SELECT creation_token FROM runherd.runs WHERE run_id = $1", &[&run]).await.get(0);
-    one(&world.control, sql!("creation_recovery/record_placement"), &[&run, &token, &placement]).await;
-}
-
-async fn open(world: &World, run: Uuid) {
-    run_sql(&world.control, "BEGIN").await;
-    world.control.execute(sql!("creation_recovery/insert_cursors"), &[&run]).await.unwrap();
-    one(&world.control, sql!("creation_recovery/mark_pending"), &[&run]).await;
-    run_sql(&world.control, "COMMIT").await;
-}
-
-async fn start(world: &World, run: Uuid) {
-    one(&world.control, sql!("shard_dispatcher/start_run"), &[&run]).await;
-}
-
-async fn hand_out(world: &World, run: Uuid, from: i64, chunks: i64) {
-    one(&world.placement, sql!("shard_dispatcher/hand_out"), &[&run, &0_i32, &from, &chunks]).await;
-}
-
-/// Leases a chunk and completes it, or fails it for good.
-async fn work(world: &World, run: Uuid, chunk: i64, succeed: bool) {
-    let token = Uuid::new_v4();
-    lease(world, run, chunk, token).await;
-    if succeed {
-        let text = "SELECT runherd.complete_chunk($1, 0, $2, $3, '{}')";
-        let status: String = one(&world.placement, text, &[&run, &chunk, &token]).await.get(0);
-        assert_eq!(status, "ok");
-    } else {
-        let text = "SELECT status, next FROM runherd.fail_chunk($1, 0, $2, $3, 'no', false)";
-        let row = one(&world.placement, text, &[&run, &chunk, &token]).await;
-        assert_eq!((row.get::<_, &str>(0), row.get::<_, &str>(1)), ("ok", "failed"));
-    }
-}
-
-async fn lease(world: &World, run: Uuid, chunk: i64, token: Uuid) {
-    let text = "SELECT status FROM runherd.lease_chunk($1, 0, $2, $3, 'w', '1 min')";
-    let status: String = one(&world.placement, text, &[&run, &chunk, &token]).await.get(0);
-    assert_eq!(status, "leased");
-}
-
-/// Publishes everything that waits in both databases, as the publisher settles it.
-async fn publish_all(world: &World) {
-    for client in [&world.control, &world.placement] {
-        let token = Uuid::new_v4();
-        for shard in 0..8_i16 {
-            let params: &[&(dyn ToSql + Sync)] = &[&shard, &0_i64, &100_i64, &token, &"test", &60_000_i64];
-            let claimed = client.query(sql!("outbox_publisher/claim"), params).await.unwrap();
-            let ids: Vec<i64> = claimed.iter().map(|row| row.get("event_id")).collect();
-            let (none, no_text): (Vec<i64>, Vec<String>) = (Vec::new(), Vec::new());
-            let params: &[&(dyn ToSql + Sync)] =
-                &[&shard, &token, &ids, &none, &no_text, &none, &3_i32, &60_000_i64, &none];
-            one(client, sql!("outbox_publisher/settle"), params).await;
-        }
-    }
-}
-
-async fn advance(world: &World, run: Uuid) {
-    world.placement.query(sql!("shard_dispatcher/advance_low"), &[&run, &0_i32, &100_i64]).await.unwrap();
-}
-
-/// Copies the position to the cursor, as a dispatcher does.
-async fn move_cursor(world: &World, run: Uuid, position: i64) {
-    let text = "SELECT lease_token FROM runherd.dispatch_cursors WHERE run_id = $1 AND run_shard = 0";
-    let token: Uuid = one(&world.control, text, &[&run]).await.get(0);
-    one(&world.control, sql!("shard_dispatcher/move_cursor"), &[&run, &0_i32, &token, &position, &0_i64]).await;
-}
-
-/// A run in the middle of its life: chunk 0 succeeded, 1 failed, 2 leased, 3 handed out, 4 and 5 not; events published.
-async fn running(world: &World) -> Uuid {
-    let run = submit(world).await;
-    seed(world, run).await;
-    open(world, run).await;
-    start(world, run).await;
-    hand_out(world, run, 0, 4).await;
-    work(world, run, 0, true).await;
-    work(world, run, 1, false).await;
-    lease(world, run, 2, Uuid::new_v4()).await;
-    publish_all(world).await;
-    advance(world, run).await;
-    run
-}
-
-/// A run that has ended: all succeeded but chunk 1, everything published, guard closed.
-async fn ended(world: &World) -> Uuid {
-    let run = running(world).await;
-    run_sql(&world.placement, "UPDATE runherd.active_chunks SET lease_token = NULL, expires_at = NULL").await;
-    work(world, run, 2, true).await;
-    work(world, run, 3, true).await;
-    finish(world, run, 4, 6).await;
-    publish_all(world).await;
-    run
-}
-
-/// Hands the rest out, completes it and ends the run.
-async fn finish(world: &World, run: Uuid, from: i64, past: i64) {
-    hand_out(world, run, from, past - from).await;
-    for chunk in from..past {
-        work(world, run, chunk, true).await;
-    }
-    advance(world, run).await;
-    move_cursor(world, run, past).await;
-    let marked = one(&world.placement, sql!("finalizer/mark_drained"), &[&run, &0_i32, &past]).await;
-    let [succeeded, failed, cancelled, lost]: [i64; 4] = [0, 1, 2, 3].map(|column| marked.get(column));
-    let params: &[&(dyn ToSql + Sync)] = &[&run, &0_i32, &succeeded, &failed, &cancelled, &lost];
-    world.control.execute(sql!("finalizer/drain_cursor"), params).await.unwrap();
-    one(&world.control, sql!("finalizer/finish_run"), &[&run]).await;
-    world.placement.execute(sql!("finalizer/close_guard"), &[&run]).await.unwrap();
-}
 
 #[tokio::test]
 async fn it_passes_at_every_step_of_a_run() {
@@ -298,6 +80,9 @@ enum At {
     Placement,
 }
 
+/// Where, what, how to undo it, and what is to be reported.
+type Damage = (At, String, &'static str, &'static [(Invariant, &'static str)]);
+
 /// Does the damage, and expects exactly these violations; then undoes it, and expects none. `{run}` in a text is the run.
 async fn damage(world: &World, run: Uuid, at: At, text: &str, undo: &str, expected: &[(Invariant, &str)]) {
     let client = match at {
@@ -335,7 +120,7 @@ async fn each_damage_to_a_live_run_is_reported_under_its_invariant() {
     run_sql(&world.control, "ALTER TABLE runherd.runs DROP CONSTRAINT runs_check1").await;
     run_sql(&world.placement, "ALTER TABLE runherd.shard_positions DROP CONSTRAINT shard_positions_check1").await;
     let keep = "CREATE TABLE kept AS SELECT * FROM runherd.";
-    let cases: &[(At, String, &str, &[(Invariant, &str)])] = &[
+    let cases: &[Damage] = &[
         // I1: a chunk that is gone, at the end and in the middle.
         (Placement, format!("{keep}chunks WHERE chunk_no = 5; DELETE FROM runherd.chunks WHERE chunk_no = 5"),
             "INSERT INTO runherd.chunks SELECT * FROM kept; DROP TABLE kept", &[(I1, "{run}/0")]),
@@ -403,7 +188,7 @@ async fn each_damage_to_an_ended_run_is_reported() {
     let run = ended(&world).await;
     world.assert_ok(run, "before").await;
     let keep = "CREATE TABLE kept AS SELECT * FROM runherd.";
-    let cases: &[(At, String, &str, &[(Invariant, &str)])] = &[
+    let cases: &[Damage] = &[
         (Control, "UPDATE runherd.runs SET succeeded = 4".into(), "UPDATE runherd.runs SET succeeded = 5", &[(I6, "{run}")]),
         (Control, format!("{keep}outbox_events WHERE kind = 'run.finished'; DELETE FROM runherd.outbox_events WHERE kind = 'run.finished'"),
             "INSERT INTO runherd.outbox_events SELECT * FROM kept; DROP TABLE kept", &[(I6, "{run}")]),
@@ -447,7 +232,7 @@ async fn each_damage_to_an_outbox_is_reported() {
     run_sql(&world.placement, "ALTER TABLE runherd.outbox_events DROP CONSTRAINT outbox_events_check").await;
     let keep = "CREATE TABLE kept AS SELECT * FROM runherd.";
     let waits: &[(Invariant, &str)] = &[(I7, "chunk-ready/{run}/0/4-4/0")];
-    let cases: &[(At, String, &str, &[(Invariant, &str)])] = &[
+    let cases: &[Damage] = &[
         (
             Placement,
             format!("{keep}outbox_delivery_queue; DELETE FROM runherd.outbox_delivery_queue"),

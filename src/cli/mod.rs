@@ -4,6 +4,7 @@
 //! the exit status. Results go to standard output; progress, logs and errors go to standard error.
 
 pub mod config;
+pub mod explain;
 pub mod migrate;
 pub mod verify;
 
@@ -65,6 +66,8 @@ enum Command {
     Migrate(migrate::Args),
     /// Check the protocol's invariants in every database
     Verify(verify::Args),
+    /// Say why a run is not moving, and what to do
+    Explain(explain::Args),
     /// Check or print the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -186,6 +189,7 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
     runtime.block_on(async {
         match cli.command {
             Command::Migrate(args) => migrate::run(args, &context).await,
+            Command::Explain(args) => explain::run(args, &context).await,
             Command::Verify(args) => verify::run(args, &context).await,
             Command::Config(_) => Ok(EXIT_OK),
         }

@@ -5,6 +5,7 @@
 //! database, and nobody here holds two connections.
 
 pub mod error;
+pub mod explain;
 pub mod migrate;
 pub mod pool;
 pub mod query;
