@@ -64,7 +64,10 @@ async fn every_query_can_be_prepared_and_says_what_it_promises() {
             Ok(statement) => {
                 let highest = (1..=20).filter(|n| text.contains(&format!("${n}"))).max().unwrap_or(0);
                 if statement.params().len() != highest {
-                    wrong.push(format!("{name}: {} parameters are prepared, {highest} are named", statement.params().len()));
+                    wrong.push(format!(
+                        "{name}: {} parameters are prepared, {highest} are named",
+                        statement.params().len()
+                    ));
                 }
             }
             Err(error) => wrong.push(format!("{name}: {error:?}")),
@@ -86,7 +89,9 @@ fn every_query_is_used_and_every_use_has_a_query() {
 
 /// The dump without what differs from server to server.
 fn plain(dump: &str) -> String {
-    let noise = |line: &&str| !(line.starts_with("--") || line.starts_with("SET ") || line.starts_with('\\') || line.is_empty());
+    let noise = |line: &&str| {
+        !(line.starts_with("--") || line.starts_with("SET ") || line.starts_with('\\') || line.is_empty())
+    };
     let mut text: String = dump.lines().filter(noise).flat_map(|line| [line, "\n"]).collect();
     text = text.replace("SELECT pg_catalog.set_config('search_path', '', false);\n", "");
     text

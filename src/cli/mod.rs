@@ -5,15 +5,17 @@
 
 pub mod cancel;
 pub mod config;
+pub mod explain;
 pub mod migrate;
-pub mod serve;
-pub mod stages;
 pub mod pause;
 pub mod progress;
 pub mod resume;
 pub mod runs;
+pub mod serve;
+pub mod stages;
 pub mod status;
 pub mod submit;
+pub mod verify;
 pub mod watch;
 
 use std::error::Error as StdError;
@@ -92,6 +94,10 @@ enum Command {
     Pause(pause::Args),
     /// Go on handing out a paused run
     Resume(resume::Args),
+    /// Check the protocol's invariants in every database
+    Verify(verify::Args),
+    /// Say why a run is not moving, and what to do
+    Explain(explain::Args),
     /// Check or print the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -234,6 +240,8 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
             Command::Cancel(args) => cancel::run(args, &context).await,
             Command::Pause(args) => pause::run(args, &context).await,
             Command::Resume(args) => resume::run(args, &context).await,
+            Command::Explain(args) => explain::run(args, &context).await,
+            Command::Verify(args) => verify::run(args, &context).await,
         }
     })
 }

@@ -4,9 +4,10 @@
 //! reached, and the one place that retries deadlocks and serialization failures. No transaction crosses a call to another
 //! database, and nobody here holds two connections.
 
-pub mod creation_recovery;
 pub mod client;
+pub mod creation_recovery;
 pub mod error;
+pub mod explain;
 pub mod finalizer;
 pub mod lease_recovery;
 pub mod migrate;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use runherd_actors::model::RunStatus;
 use runherd_actors::runtime::report::StageError;
 use tokio_postgres::Row;
+pub mod verify;
 
 pub use error::StoreError;
 pub use pool::{Database, Identity};
