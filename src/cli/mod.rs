@@ -9,6 +9,7 @@ pub mod explain;
 pub mod migrate;
 pub mod pause;
 pub mod progress;
+pub mod results;
 pub mod resume;
 pub mod runs;
 pub mod serve;
@@ -88,6 +89,8 @@ enum Command {
     Runs(runs::Args),
     /// Show everything about one run
     Status(status::Args),
+    /// Stream a run's outcomes, one JSON object a line
+    Results(results::Args),
     /// Cancel a run: nothing more of it is handed out, and what is open is swept
     Cancel(cancel::Args),
     /// Stop handing out a run; what is handed out goes on
@@ -237,6 +240,7 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
             Command::Watch(args) => watch::run(args, &context).await,
             Command::Runs(args) => runs::run(args, &context).await,
             Command::Status(args) => status::run(args, &context).await,
+            Command::Results(args) => results::run(args, &context).await,
             Command::Cancel(args) => cancel::run(args, &context).await,
             Command::Pause(args) => pause::run(args, &context).await,
             Command::Resume(args) => resume::run(args, &context).await,

@@ -16,6 +16,7 @@ pub mod pool;
 pub mod presence;
 pub mod query;
 pub mod reporting;
+pub mod results;
 pub mod session;
 pub mod shard_dispatcher;
 
