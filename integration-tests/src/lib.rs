@@ -5,6 +5,7 @@
 //! All of it is for tests: what cannot go on panics and says what to do about it.
 #![allow(clippy::print_stderr, reason = "the test runner shows what a failed test printed")]
 
+pub mod herd;
 pub mod logs;
 pub mod process;
 pub mod rabbit;
