@@ -291,6 +291,10 @@ async fn what_cannot_be_reached_is_named_and_nothing_is_ok() {
         assert!(!report.is_ok());
     }
 
+    // A run that is not there.
+    let report = world.verify(Scope::Run(Uuid::nil())).await;
+    assert_eq!((report.checked.runs, reasons(&report)), (0, vec!["control".to_owned()]));
+
     // Another database under its name.
     let swapped = [world.databases[0].clone(), ("p1".to_owned(), world.databases[0].1.clone())];
     let installation = Installation::open(&swapped, &settings()).await.unwrap();

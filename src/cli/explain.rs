@@ -22,7 +22,7 @@ const BROKER_PATIENCE: Duration = Duration::from_secs(5);
 #[command(after_help = "Examples:\n  \
     runherd explain 0190a1b2            by the first digits of the run's identifier\n  \
     runherd explain 0190a1b2 --json     the findings for a program\n\n\
-    Reads only. The likeliest reason comes first. Exit status: 0 whatever is found, 65 no such run, 69 the control database\n\
+    Reads only. The likeliest reason comes first. Exit status: 0 whatever is found, 65 no such run, 69 the control database \
     cannot be reached.")]
 pub struct Args {
     /// The run: its identifier, or at least eight of its first digits

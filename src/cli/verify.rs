@@ -16,7 +16,7 @@ const LISTED: usize = 20;
 #[command(after_help = "Examples:\n  \
     runherd verify               every run, and every event of every database\n  \
     runherd verify 0190a1b2      one run, by the first digits of its identifier\n\n\
-    Reads only, and may be run while coordinators and workers are at work: what two samples, a pause apart, do not agree on is\n\
+    Reads only, and may be run while coordinators and workers are at work: what two samples, a pause apart, do not agree on is \
     a transition in flight, and not reported. It reads every chunk and every event once.\n\
     Exit status: 0 everything was checked and holds, 1 something is violated, 69 something could not be checked.")]
 pub struct Args {
@@ -110,7 +110,7 @@ fn list(report: &Report, invariant: Invariant, out: &mut dyn Write) -> io::Resul
         writeln!(out, "  {key} on {database}: {detail}")?;
     }
     if violations.len() > LISTED {
-        writeln!(out, "  … and {} more; --json lists all", violations.len() - LISTED)?;
+        writeln!(out, "  … and {} more lines; --json has all", violations.len() - LISTED)?;
     }
     Ok(())
 }

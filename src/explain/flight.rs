@@ -72,9 +72,12 @@ fn outbox(database: &str, what: &str, events: &Events) -> Vec<Finding> {
     found
 }
 
-/// Chunks whose events are published, and that no worker has leased.
+/// Chunks that are ready, not in the outbox any more, and that no worker has leased.
 fn unleased(run: &RunRow, placement: &PlacementRow, here: &Here) -> Option<Finding> {
     let events = &here.events;
+    if here.unleased > 0 && events.pending + events.parked + events.published == 0 {
+        return Some(unannounced(placement, here));
+    }
     if events.published == 0 || here.unleased == 0 {
         return None;
     }
@@ -93,6 +96,12 @@ fn unleased(run: &RunRow, placement: &PlacementRow, here: &Here) -> Option<Findi
         false => Finding::waits("unleased", summary, ""),
     };
     Some(finding.fact(fact))
+}
+
+/// No event can wake a worker up for them, and none will come.
+fn unannounced(placement: &PlacementRow, here: &Here) -> Finding {
+    let summary = format!("{} chunks on {} are handed out, and no event announces them", here.unleased, placement.name);
+    Finding::blocks("unannounced", summary, "that must not be: run `runherd verify` on this run")
 }
 
 fn expired(placement: &PlacementRow, here: &Here) -> Option<Finding> {

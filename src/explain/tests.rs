@@ -97,11 +97,11 @@ fn found(findings: &[Finding]) -> Vec<(&'static str, Bearing)> {
 use Bearing::{Blocks, Fine, Waits};
 
 /// A change of facts, and the finding that must come first after it.
-type Case = (fn() -> Facts, fn(&mut Facts), &'static str, Bearing);
+type Case = (fn() -> Facts, Change, &'static str, Bearing);
 
 #[test]
 fn each_reason_is_found_first() {
-    let cases: [Case; 35] = [
+    let cases: [Case; 36] = [
         (running, |_| (), "leased", Waits),
         (idle, |_| (), "quiet", Waits),
         (running, |f| f.run.finished_ms_ago = Some(1), "ended", Fine),
@@ -128,6 +128,7 @@ fn each_reason_is_found_first() {
         (idle, |f| f.run_events.pending = 1, "events_pending", Waits),
         (idle, |f| here(f).events = late(Events { pending: 3, ..Events::default() }), "events_pending", Blocks),
         (idle, |f| here(f).events = late(Events { parked: 3, ..Events::default() }), "events_parked", Blocks),
+        (idle, |f| here(f).unleased = 1, "unannounced", Blocks),
         (idle, |f| announced(f, 100), "unleased", Waits),
         (idle, |f| announced(f, HOUR), "no_worker", Blocks),
         (idle, |f| (here(f).expired, here(f).expired_for_ms) = (1, Some(100)), "leases_expired", Waits),
@@ -157,10 +158,12 @@ fn announced(facts: &mut Facts, ms_ago: i64) {
     here(facts).events = Events { published: 5, published_ms_ago: Some(ms_ago), ..Events::default() };
 }
 
+type Change = fn(&mut Facts);
+
 /// Facts that are no reason to worry where the run stands.
 #[test]
 fn what_is_in_order_is_not_found() {
-    let cases: [(fn() -> Facts, fn(&mut Facts)); 7] = [
+    let cases: [(fn() -> Facts, Change); 7] = [
         // Placements that the run needs no more, or whose shards are done.
         (idle, |f| f.placements[0].state = "draining".to_owned()),
         (finished, |f| {

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 pub use run_ref::{RunRef, RunRefError};
 
+use crate::config::CONTROL;
 use crate::store::StoreError;
 use crate::store::verify::Installation;
 use sample::{Outboxes, Plan, Sample};
@@ -214,7 +215,11 @@ pub async fn verify(installation: &Installation, scope: Scope, options: Options)
         Scope::All => Plan { runs: None, outboxes: Outboxes::All },
         Scope::Run(run) => Plan { runs: Some(vec![run]), outboxes: Outboxes::OfRun(run, None) },
     };
-    let first = sample::take(installation, &plan).await?;
+    let mut first = sample::take(installation, &plan).await?;
+    if scope != Scope::All && first.checked.runs == 0 {
+        // Nothing is wrong with it, and nothing was looked at: that must not read as OK.
+        first.unchecked.insert(CONTROL.to_owned(), "the run is not there, or not any more".to_owned());
+    }
     if first.violations.is_empty() {
         return Ok(report(first, None));
     }

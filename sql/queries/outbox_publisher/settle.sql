@@ -22,7 +22,7 @@ WITH deleted AS MATERIALIZED (
     SET attempts = q.attempts + 1, last_error = f.error, claim_token = '00000000-0000-0000-0000-000000000000',
         claimed_until = 'epoch',
         available_at = now() + CASE WHEN q.attempts + 1 >= $7::int THEN $8::bigint ELSE f.delay_ms END * interval '1 ms',
-        parked_at = CASE WHEN q.attempts + 1 >= $7::int THEN COALESCE(q.parked_at, now()) END
+        parked_at = COALESCE(q.parked_at, CASE WHEN q.attempts + 1 >= $7::int THEN now() END)
     FROM failed f
     WHERE q.outbox_shard = $1::smallint AND q.event_id = f.event_id AND q.claim_token = $2::uuid
     RETURNING q.event_id, q.parked_at IS NOT NULL AS parked
