@@ -167,7 +167,7 @@ fn no_coordinator(facts: &Facts) -> Option<Finding> {
     };
     let summary = format!("no coordinator was seen within {}", span(COORDINATOR_ALIVE_MS));
     Some(
-        Finding::blocks("no_coordinator", summary, "start one: `runherd run`, or look why it stopped in its log")
+        Finding::blocks("no_coordinator", summary, "start one: `runherd serve`, or look why it stopped in its log")
             .fact(fact),
     )
 }

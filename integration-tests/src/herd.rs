@@ -75,9 +75,9 @@ impl Herd {
     /// The settings of every process of this herd, as `key=value`.
     #[must_use]
     pub fn settings(&self) -> Vec<String> {
-        let servers =
-            [format!("control.url={}", self.world.pg_url()), format!("broker.url={}", self.world.amqp_url())];
-        let placements = self.placements.iter().map(|(name, database)| format!("placements.{name}.url={}", database.url));
+        let servers = [format!("control.url={}", self.world.pg_url()), format!("broker.url={}", self.world.amqp_url())];
+        let placements =
+            self.placements.iter().map(|(name, database)| format!("placements.{name}.url={}", database.url));
         servers.into_iter().chain(placements).chain(QUICK.iter().map(|&set| set.to_owned())).collect()
     }
 

@@ -64,7 +64,11 @@ async fn rabbitmq_is_down_for_the_length_of_a_dispatch() {
     herd.until_number(&handed_out, 3_000).await;
     let pending = herd.number("SELECT count(*) FROM runherd.outbox_delivery_queue").await;
     assert!(pending >= 3_000, "{pending} events wait");
-    assert_eq!(herd.number("SELECT count(*) FROM runherd.outbox_delivery_queue WHERE attempts > 0").await, 0, "an outage is no attempt");
+    assert_eq!(
+        herd.number("SELECT count(*) FROM runherd.outbox_delivery_queue WHERE attempts > 0").await,
+        0,
+        "an outage is no attempt"
+    );
     rabbit.start().await;
     let worker = herd.worker(Echo::default());
     assert_eq!(herd.ended(first).await, "succeeded");
@@ -99,7 +103,11 @@ async fn a_lost_binding_returns_events_until_it_is_back() {
     let herd = Herd::new("a_lost_binding").await;
     let _coordinator = herd.coordinator("coordinator");
     let first = herd.submit(5, &[]).await;
-    herd.until_number("SELECT count(*) FROM runherd.outbox_events WHERE kind = 'chunk.ready' AND status = 'published'", 5).await;
+    herd.until_number(
+        "SELECT count(*) FROM runherd.outbox_events WHERE kind = 'chunk.ready' AND status = 'published'",
+        5,
+    )
+    .await;
     herd.world.rabbit().delete_binding("runherd", "runherd.chunks.q", "chunk.ready.q").await;
     let second = herd.submit(20, &[]).await;
     let returned = "SELECT count(*) FROM runherd.outbox_delivery_queue WHERE attempts > 0 AND last_error LIKE '%312%'";

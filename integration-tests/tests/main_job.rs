@@ -11,7 +11,18 @@ async fn a_run_goes_from_submission_to_its_end() {
     let lines: Vec<String> = (0..3_500).map(|n| format!("{{ \"n\":{n},  \"text\": \"line é {n}\" }}")).collect();
     let file = herd.file("chunks.ndjson", &(lines.join("\n") + "\n"));
     let run = herd
-        .succeed(&["submit", "--queue", "q", "--shards", "3", "--name", "job", "--wait", "--chunks", file.to_str().expect("a path")])
+        .succeed(&[
+            "submit",
+            "--queue",
+            "q",
+            "--shards",
+            "3",
+            "--name",
+            "job",
+            "--wait",
+            "--chunks",
+            file.to_str().expect("a path"),
+        ])
         .await;
     let run = run.trim();
 
@@ -32,8 +43,9 @@ async fn a_run_goes_from_submission_to_its_end() {
     let status: serde_json::Value =
         serde_json::from_str(&herd.succeed(&["--json", "status", run]).await).expect("status prints JSON");
     assert_eq!(status["run"]["status"], "succeeded");
-    let events = herd
-        .number(&format!("SELECT count(*) FROM runherd.outbox_events WHERE dedupe_key LIKE 'run/{run}/%' AND status = 'published'"));
+    let events = herd.number(&format!(
+        "SELECT count(*) FROM runherd.outbox_events WHERE dedupe_key LIKE 'run/{run}/%' AND status = 'published'"
+    ));
     assert_eq!(events.await, 3, "pending, started and finished are published");
     first.drain().await;
     second.drain().await;

@@ -6,7 +6,7 @@ use runherd_actors::model::RunStatus;
 use serde_json::json;
 
 use super::progress::Looker;
-use super::runs::RunArg;
+use super::run_arg::RunArg;
 use super::{CliError, Context, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, watch};
 use crate::store::client::ClientStore;
 

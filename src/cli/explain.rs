@@ -3,16 +3,18 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use runherd_actors::model::RunId;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use super::run_arg::{RunArg, unknown_run};
 use super::{CliError, Context, EXIT_OK};
 use crate::broker::{BrokerSettings, BrokerState, BrokerUrl, Publisher, silent};
 use crate::explain::{Bearing, BrokerView, Finding, findings, needs_broker};
 use crate::store::SessionSettings;
+use crate::store::client::ClientStore;
 use crate::store::explain::{Facts, read};
 use crate::store::verify::Installation;
-use crate::verify::{RunRef, RunRefError};
 
 /// The longest wait for the broker.
 const BROKER_PATIENCE: Duration = Duration::from_secs(5);
@@ -26,7 +28,7 @@ const BROKER_PATIENCE: Duration = Duration::from_secs(5);
     cannot be reached.")]
 pub struct Args {
     /// The run: its identifier, or at least eight of its first digits
-    run: String,
+    run: RunArg,
     /// How long to watch whether the run moves
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     pause: Duration,
@@ -37,11 +39,10 @@ pub struct Args {
 /// # Errors
 /// The control database cannot be read, or the run is not there.
 pub async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
-    let wanted: RunRef = args.run.parse()?;
     let config = context.config();
     let settings = SessionSettings { pool_size: 1, ..SessionSettings::new(&config.pool, &config.session, true) };
     let installation = Installation::open(&config.databases()?, &settings).await?;
-    let run = wanted.resolve(&installation.control).await?;
+    let run = args.run.resolve(&ClientStore::new(installation.control.clone())).await?.0;
     let (facts, moved) = observe(&installation, run, args.pause).await?;
     let broker = if needs_broker(&facts) { ask_broker(context).await? } else { BrokerView::NotAsked };
     let findings = findings(&facts, moved, &broker);
@@ -56,7 +57,7 @@ pub async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
 
 /// Reads the run twice, and says whether it moved in between. A run that has ended is read once.
 async fn observe(installation: &Installation, run: Uuid, pause: Duration) -> Result<(Facts, bool), CliError> {
-    let gone = || CliError::from(RunRefError::Unknown(run.to_string()));
+    let gone = || unknown_run(RunId(run));
     let first = read(installation, run).await?.ok_or_else(gone)?;
     if first.run.finished_ms_ago.is_some() {
         return Ok((first, false));

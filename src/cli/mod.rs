@@ -11,6 +11,7 @@ pub mod pause;
 pub mod progress;
 pub mod results;
 pub mod resume;
+pub mod run_arg;
 pub mod runs;
 pub mod serve;
 pub mod stages;

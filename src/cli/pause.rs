@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::json;
 
-use super::runs::RunArg;
+use super::run_arg::RunArg;
 use super::{CliError, Context, EXIT_OK};
 use crate::store::client::ClientStore;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufWriter, Write};
 
-use super::runs::RunArg;
+use super::run_arg::RunArg;
 use super::{CliError, Context, EXIT_OK};
 use crate::store::client::ClientStore;
 use crate::store::{Database, results};

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::{Duration, SystemTime};
 
 use super::progress::{Live, Looker, Snapshot, totals_words, whole_seconds};
-use super::runs::RunArg;
+use super::run_arg::RunArg;
 use super::{CliError, Context, EXIT_OK};
 use crate::store::client::{ClientStore, PlacementView};
 

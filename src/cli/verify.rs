@@ -3,10 +3,12 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use super::run_arg::RunArg;
 use super::{CliError, Context, EXIT_FAILED, EXIT_OK, EXIT_UNAVAILABLE};
 use crate::store::SessionSettings;
+use crate::store::client::ClientStore;
 use crate::store::verify::Installation;
-use crate::verify::{Invariant, Options, Report, RunRef, RunRefError, Scope, Violation, verify};
+use crate::verify::{Invariant, Options, Report, Scope, Violation, verify};
 
 /// Keys that are listed for one invariant.
 const LISTED: usize = 20;
@@ -21,7 +23,7 @@ const LISTED: usize = 20;
     Exit status: 0 everything was checked and holds, 1 something is violated, 69 something could not be checked.")]
 pub struct Args {
     /// The run: its identifier, or at least eight of its first digits [default: all runs]
-    run: Option<String>,
+    run: Option<RunArg>,
     /// The pause before the second sample
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     pause: Duration,
@@ -35,10 +37,9 @@ pub struct Args {
 /// # Errors
 /// The control database cannot be read, or the run is not there.
 pub async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
-    let run = args.run.as_deref().map(str::parse::<RunRef>).transpose()?;
     let installation = Installation::open(&context.config().databases()?, &settings(&args, context)).await?;
-    let scope = match run {
-        Some(run) => Scope::Run(run.resolve(&installation.control).await?),
+    let scope = match args.run {
+        Some(run) => Scope::Run(run.resolve(&ClientStore::new(installation.control.clone())).await?.0),
         None => Scope::All,
     };
     let report = verify(&installation, scope, Options { pause: args.pause }).await?;
@@ -49,15 +50,6 @@ pub async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
         print(&report, &mut out)?
     }
     Ok(exit_status(&report))
-}
-
-impl From<RunRefError> for CliError {
-    fn from(error: RunRefError) -> Self {
-        match error {
-            RunRefError::Store(error) => Self::Store(error),
-            other => Self::Data(other.to_string()),
-        }
-    }
 }
 
 /// One connection to each database, whose statements may take long and choose their plans.

@@ -11,7 +11,7 @@ use runherd_actors::model::RunStatus;
 use tokio::time::sleep;
 
 use super::progress::{Looker, Snapshot, exit_code, passes, whole_seconds};
-use super::runs::RunArg;
+use super::run_arg::RunArg;
 use super::{CliError, Context, EXIT_INTERRUPTED};
 use crate::store::client::ClientStore;
 use crate::telemetry::error_chain;

@@ -15,7 +15,6 @@ use crate::config::CONTROL;
 use runherd_actors::model::Totals;
 
 const PLACEMENTS: Query = query!("verify/placements");
-const FIND_RUN: Query = query!("verify/find_run");
 const RUNS: Query = query!("verify/runs");
 const CURSORS: Query = query!("verify/cursors");
 const SHARDS: Query = query!("verify/shards");
@@ -73,15 +72,6 @@ impl Installation {
         let unregistered = connections.into_keys().map(str::to_owned).collect();
         Ok(Self { control, placements, unregistered })
     }
-}
-
-/// The runs between two identifiers, three at most.
-///
-/// # Errors
-/// See [`StoreError`].
-pub async fn find_runs(control: &Database, first: Uuid, last: Uuid) -> Result<Vec<Uuid>, StoreError> {
-    let rows = control.query(&FIND_RUN, &[&first, &last]).await?;
-    Ok(rows.iter().map(|row| row.get("run_id")).collect())
 }
 
 /// What the control database says of one run.

@@ -7,7 +7,6 @@
 //! `judge` knows what the facts mean, `sample` goes through the databases, [`crate::store::verify`] reads.
 
 mod judge;
-mod run_ref;
 mod sample;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +14,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 use uuid::Uuid;
-
-pub use run_ref::{RunRef, RunRefError};
 
 use crate::config::CONTROL;
 use crate::store::StoreError;
