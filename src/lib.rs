@@ -6,3 +6,4 @@ pub mod config;
 pub mod policy;
 pub mod store;
 pub mod telemetry;
+pub mod worker;

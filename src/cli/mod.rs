@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod migrate;
+pub mod worker;
 
 use std::error::Error as StdError;
 use std::io::IsTerminal;
@@ -62,6 +63,8 @@ struct Common {
 enum Command {
     /// Bring the databases to the schema of this program
     Migrate(migrate::Args),
+    /// Work on the chunks of one queue by running a command for each
+    Worker(worker::Args),
     /// Check or print the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -183,6 +186,7 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
     runtime.block_on(async {
         match cli.command {
             Command::Migrate(args) => migrate::run(args, &context).await,
+            Command::Worker(args) => worker::run(args, &context).await,
             Command::Config(_) => Ok(EXIT_OK),
         }
     })

@@ -9,6 +9,7 @@ pub mod migrate;
 pub mod pool;
 pub mod query;
 pub mod session;
+pub mod worker;
 
 pub use error::StoreError;
 pub use pool::{Database, Identity};
