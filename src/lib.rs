@@ -11,3 +11,4 @@ pub mod store;
 pub mod submission;
 pub mod telemetry;
 pub mod verify;
+pub mod worker;

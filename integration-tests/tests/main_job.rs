@@ -43,10 +43,10 @@ async fn a_run_goes_from_submission_to_its_end() {
     let status: serde_json::Value =
         serde_json::from_str(&herd.succeed(&["--json", "status", run]).await).expect("status prints JSON");
     assert_eq!(status["run"]["status"], "succeeded");
-    let events = herd.number(&format!(
+    let published = format!(
         "SELECT count(*) FROM runherd.outbox_events WHERE dedupe_key LIKE 'run/{run}/%' AND status = 'published'"
-    ));
-    assert_eq!(events.await, 3, "pending, started and finished are published");
+    );
+    assert_eq!(herd.until_number(&published, 3).await, 3, "pending, started and finished are published");
     first.drain().await;
     second.drain().await;
     herd.verify().await;
@@ -87,10 +87,10 @@ async fn two_coordinators_share_two_placements() {
     let worker = herd.worker(Echo::default());
     let run = herd.submit(20_000, &["--shards", "16"]).await;
     assert_eq!(herd.ended(run).await, "succeeded");
-    let placements = herd.number(&format!(
+    let placements = format!(
         "SELECT count(DISTINCT placement_id) FROM runherd.dispatch_cursors WHERE run_id = '{run}' AND chunk_count > 0"
-    ));
-    assert_eq!(placements.await, 2, "sixteen shards lie on both placements");
+    );
+    assert_eq!(herd.number(&placements).await, 2, "sixteen shards lie on both placements");
     worker.drain().await;
     herd.verify().await;
 }

@@ -19,6 +19,7 @@ pub mod status;
 pub mod submit;
 pub mod verify;
 pub mod watch;
+pub mod worker;
 
 use std::error::Error as StdError;
 use std::io::IsTerminal;
@@ -102,6 +103,8 @@ enum Command {
     Verify(verify::Args),
     /// Say why a run is not moving, and what to do
     Explain(explain::Args),
+    /// Work on the chunks of one queue by running a command for each
+    Worker(worker::Args),
     /// Check or print the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -247,6 +250,7 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
             Command::Resume(args) => resume::run(args, &context).await,
             Command::Explain(args) => explain::run(args, &context).await,
             Command::Verify(args) => verify::run(args, &context).await,
+            Command::Worker(args) => worker::run(args, &context).await,
         }
     })
 }

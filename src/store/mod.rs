@@ -26,6 +26,7 @@ use runherd_actors::model::RunStatus;
 use runherd_actors::runtime::report::StageError;
 use tokio_postgres::Row;
 pub mod verify;
+pub mod worker;
 
 pub use error::StoreError;
 pub use pool::{Database, Identity};
