@@ -104,7 +104,7 @@ impl Looker {
                 Ok(answer) => answer.map_err(|error| error_chain(&error)),
                 Err(_) => Err("it does not answer".to_owned()),
             },
-            Some(Err(problem)) => Err(format!("it is not configured here ({problem})")),
+            Some(Err(problem)) => Err(problem.clone()),
             None => Err("it is not configured here".to_owned()),
         };
         let (progress, problem) = match answer {

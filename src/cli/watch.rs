@@ -21,6 +21,7 @@ const LOOK_TERMINAL: Duration = Duration::from_millis(500);
 const LOOK_PLAIN: Duration = Duration::from_millis(1500);
 /// Looking takes at most one part in so many of the time, however many shards there are to count.
 const LOOK_SHARE: u32 = 8;
+const BAR: &str = "{elapsed:>4} [{bar:20}] {percent:>3}% {human_pos}/{human_len} {wide_msg}";
 /// How long to wait for a control database that went away.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -189,13 +190,16 @@ impl Shown {
         bar.set_style(bar_style());
         bar.set_length(total.unsigned_abs());
         bar.set_position(done.unsigned_abs());
-        bar.set_message(format!("{}{}", details(snapshot), self.pace(snapshot)));
+        // The words in front say what the bar says already, and a terminal is narrow.
+        let details = details(snapshot);
+        let details = details.strip_prefix("finished, ").unwrap_or(&details);
+        bar.set_message(format!("{details}{}", self.pace(snapshot)));
     }
 
     /// A line, when it differs from the one before.
     fn print(&mut self, snapshot: &Snapshot) {
         let line = match extent(snapshot) {
-            Some((done, total)) => format!("{done}/{total} chunks, {}", details(snapshot)),
+            Some((done, total)) => format!("{done}/{total} chunks {}", details(snapshot)),
             None => String::new(),
         };
         let line = format!("{}{}{line}", self.status, if line.is_empty() { "" } else { ": " });
@@ -283,9 +287,7 @@ fn spinner() -> ProgressStyle {
 }
 
 fn bar_style() -> ProgressStyle {
-    ProgressStyle::with_template("{elapsed:>4} [{bar:32}] {percent:>3}% {human_pos}/{human_len} {wide_msg}")
-        .unwrap_or_else(|_| ProgressStyle::default_bar())
-        .progress_chars("=> ")
+    ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")
 }
 
 /// A line of progress, or a remark, to standard error; one that cannot be written is not worth an error.
@@ -317,9 +319,6 @@ mod tests {
 
     #[test]
     fn the_styles_are_valid() {
-        assert!(
-            ProgressStyle::with_template("{elapsed:>4} [{bar:32}] {percent:>3}% {human_pos}/{human_len} {wide_msg}")
-                .is_ok()
-        );
+        assert!(ProgressStyle::with_template(BAR).is_ok());
     }
 }
