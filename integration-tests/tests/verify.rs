@@ -15,8 +15,10 @@ use life::{
     World, advance, ended, finish, hand_out, one, open, publish_all, run_sql, running, seed, settings, sql, start,
     submit, work,
 };
+use runherd::cli::run_arg::RunArg;
+use runherd::store::client::ClientStore;
 use runherd::store::verify::Installation;
-use runherd::verify::{Invariant, Options, Report, RunRef, RunRefError, Scope, verify};
+use runherd::verify::{Invariant, Options, Report, Scope, verify};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -316,19 +318,20 @@ async fn what_cannot_be_reached_is_named_and_nothing_is_ok() {
 async fn a_run_is_found_by_its_first_digits() {
     let world = World::new().await;
     let run = submit(&world).await;
-    let control = &world.installation.control;
+    let store = ClientStore::new(world.installation.control.clone());
+    let resolve = async |text: &str| text.parse::<RunArg>().unwrap().resolve(&store).await.map(|run_id| run_id.0);
     let short = &run.simple().to_string()[..8];
-    assert_eq!(short.parse::<RunRef>().unwrap().resolve(control).await.unwrap(), run);
-    assert_eq!(run.to_string().parse::<RunRef>().unwrap().resolve(control).await.unwrap(), run);
+    assert_eq!(resolve(short).await.unwrap(), run);
+    assert_eq!(resolve(&run.to_string()).await.unwrap(), run);
     let twin = Uuid::from_u128(run.as_u128() ^ 1);
-    let error = twin.to_string().parse::<RunRef>().unwrap().resolve(control).await.unwrap_err();
-    assert!(matches!(error, RunRefError::Unknown(_)), "{error}");
+    let error = resolve(&twin.to_string()).await.unwrap_err().to_string();
+    assert!(error.contains("no run"), "{error}");
     let text = format!(
         "INSERT INTO runherd.runs (run_id, request_digest, queue, shard_count, creation_token, creation_expires_at) \
         SELECT '{twin}', request_digest, queue, shard_count, creation_token, creation_expires_at FROM runherd.runs"
     );
     run_sql(&world.control, &text).await;
-    let error = short.parse::<RunRef>().unwrap().resolve(control).await.unwrap_err();
-    assert!(matches!(error, RunRefError::Ambiguous(..)), "{error}");
+    let error = resolve(short).await.unwrap_err().to_string();
+    assert!(error.contains("several runs"), "{error}");
     world.end().await;
 }
