@@ -16,6 +16,7 @@ use runherd::broker::{BrokerSettings, BrokerState, BrokerUrl, Publisher, QueueTy
 use runherd::policy::Policy;
 use runherd::store::worker::{EndAnswer, LeaseAnswer, LeaseKey, LeaseRefusal, Next, WorkerStore};
 use runherd::store::{Database, SessionSettings};
+use runherd::worker::command::{CommandHandler, CommandLimits};
 use runherd::worker::{Builder, Chunk, ChunkError, Handler, Outcome, Progress, Totals, Worker, WorkerError};
 use runherd_actors::model::{ChunkKey, LeaseToken, RunId};
 use runherd_actors::stages::outbox_publisher::{Message, PublishOutcome};
@@ -462,6 +463,31 @@ async fn an_event_that_comes_twice_has_one_effect_and_strangers_go_back() {
     let totals = worker.end().await;
     assert_eq!(totals.leased, 2);
     world.await_messages((1, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_work_on_chunks_and_are_stopped_by_a_drain() {
+    let world = World::new().await;
+    let run = world.seed(&[json!("abc"), json!(3), json!({ "k": 1 }), json!("sleep")], &policy()).await;
+    world.hand_out(run, 0, 4).await;
+    world.publish().await;
+    let script = r#"case "$RUNHERD_PAYLOAD" in
+        '"sleep"') exec sleep 1000 ;;
+        3) echo "bad: $RUNHERD_CHUNK_NO" >&2; exit 65 ;;
+        '"abc"') printf %s "$RUNHERD_PAYLOAD_TEXT" ;;
+        *) cat ;;
+    esac"#;
+    let command = ["sh", "-c", script].map(Into::into).to_vec();
+    let handler = CommandHandler::new(command, CommandLimits::default()).unwrap();
+    let worker = Running::start(world.builder().concurrency(2).grace(Duration::from_millis(10)), handler);
+    worker.until(|totals| totals.ended() == 3 && totals.leased == 4).await;
+    let totals = worker.end().await;
+    assert_eq!((totals.succeeded, totals.failed, totals.released), (2, 1, 1));
+    let chunks = world.chunks().await;
+    assert_eq!(chunks[0].2.as_deref(), Some("\"abc\""));
+    assert_eq!((chunks[1].0.as_str(), chunks[1].3.as_deref()), ("failed", Some("exit status: 65: bad: 1")));
+    assert_eq!(chunks[2].2.as_deref(), Some("{\"k\":1}"));
+    assert_eq!(chunks[3].0, "open");
 }
 
 #[tokio::test]
