@@ -11,11 +11,12 @@ use std::env;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use runherd::broker::topology::{EXCHANGE, chunk_ready_key};
+use runherd::broker::topology::{EXCHANGE, chunk_queue, chunk_ready_key};
 use runherd::broker::{BrokerSettings, BrokerState, BrokerUrl, Publisher, QueueType, silent};
 use runherd::policy::Policy;
 use runherd::store::worker::{EndAnswer, LeaseAnswer, LeaseKey, LeaseRefusal, Next, WorkerStore};
 use runherd::store::{Database, SessionSettings};
+use runherd::worker::command::{CommandHandler, CommandLimits};
 use runherd::worker::{Builder, Chunk, ChunkError, Handler, Outcome, Progress, Totals, Worker, WorkerError};
 use runherd_actors::model::{ChunkKey, LeaseToken, RunId};
 use runherd_actors::stages::outbox_publisher::{Message, PublishOutcome};
@@ -153,10 +154,12 @@ impl World {
         let mut last = (u64::MAX, 0);
         let reached = timeout(PATIENCE, async {
             while last != wanted {
-                let columns = ["messages_ready", "messages_unacknowledged"];
-                let arguments = ["list_queues", "-q", "-p", &self.name, "--formatter", "json", columns[0], columns[1]];
-                let queues: Vec<HashMap<String, u64>> = serde_json::from_str(&rabbitmqctl(&arguments).await).unwrap();
-                last = (queues[0][columns[0]], queues[0][columns[1]]);
+                let columns = ["name", "messages_ready", "messages_unacknowledged"];
+                let mut arguments = vec!["list_queues", "-q", "-p", &self.name, "--formatter", "json"];
+                arguments.extend(columns);
+                let queues: Vec<HashMap<String, Value>> = serde_json::from_str(&rabbitmqctl(&arguments).await).unwrap();
+                let queue = queues.into_iter().find(|queue| queue["name"] == chunk_queue(QUEUE)).unwrap();
+                last = (queue[columns[1]].as_u64().unwrap(), queue[columns[2]].as_u64().unwrap());
             }
         });
         assert!(reached.await.is_ok(), "{last:?} instead of {wanted:?}");
@@ -372,8 +375,8 @@ async fn a_drain_lets_work_end_and_releases_the_rest() {
     let totals = worker.end().await;
     assert_eq!((totals.leased, totals.succeeded, totals.released), (4, 2, 2), "a permit serves one after the other");
     assert!(seen.try_recv().is_err(), "nothing began after the drain");
-    // The second message was not settled: its third chunk was never leased.
-    world.await_messages((2, 0)).await;
+    // The second message went back: two of its chunks were never leased.
+    world.await_messages((1, 0)).await;
     let row = "SELECT count(*) FILTER (WHERE lease_token IS NULL), sum(releases)::bigint FROM runherd.active_chunks";
     let row = world.client.query_one(row, &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (4, 2));
@@ -460,6 +463,31 @@ async fn an_event_that_comes_twice_has_one_effect_and_strangers_go_back() {
     let totals = worker.end().await;
     assert_eq!(totals.leased, 2);
     world.await_messages((1, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_work_on_chunks_and_are_stopped_by_a_drain() {
+    let world = World::new().await;
+    let run = world.seed(&[json!("abc"), json!(3), json!({ "k": 1 }), json!("sleep")], &policy()).await;
+    world.hand_out(run, 0, 4).await;
+    world.publish().await;
+    let script = r#"case "$RUNHERD_PAYLOAD" in
+        '"sleep"') exec sleep 1000 ;;
+        3) echo "bad: $RUNHERD_CHUNK_NO" >&2; exit 65 ;;
+        '"abc"') printf %s "$RUNHERD_PAYLOAD_TEXT" ;;
+        *) cat ;;
+    esac"#;
+    let command = ["sh", "-c", script].map(Into::into).to_vec();
+    let handler = CommandHandler::new(command, CommandLimits::default()).unwrap();
+    let worker = Running::start(world.builder().concurrency(2).grace(Duration::from_millis(10)), handler);
+    worker.until(|totals| totals.ended() == 3 && totals.leased == 4).await;
+    let totals = worker.end().await;
+    assert_eq!((totals.succeeded, totals.failed, totals.released), (2, 1, 1));
+    let chunks = world.chunks().await;
+    assert_eq!(chunks[0].2.as_deref(), Some("\"abc\""));
+    assert_eq!((chunks[1].0.as_str(), chunks[1].3.as_deref()), ("failed", Some("exit status: 65: bad: 1")));
+    assert_eq!(chunks[2].2.as_deref(), Some("{\"k\":1}"));
+    assert_eq!(chunks[3].0, "open");
 }
 
 #[tokio::test]

@@ -113,12 +113,14 @@ impl<H: Handler> Lane<H> {
         {
             // The broker has taken the message back, and will bring it again: the rest of it waits for that.
             let next = if range.is_current() { range.take() } else { None };
+            let ticket = range.ticket.clone();
+            if next.is_none() || range.remaining() == 0 {
+                self.waiting.pop_front();
+            }
             match next {
-                Some(key) if chunks.contains_key(&key) => range.ticket.chunk_ended(),
-                Some(key) => {
-                    chunks.insert(key, range.ticket.clone());
-                }
-                None => drop(self.waiting.pop_front()),
+                Some(key) if chunks.contains_key(&key) => ticket.chunk_ended(),
+                Some(key) => drop(chunks.insert(key, ticket)),
+                None => {}
             }
         }
         Wanted { token: LeaseToken::fresh(), chunks }

@@ -110,7 +110,7 @@ impl Leases {
         let mut held = self.lock();
         let Some(now) = held.get_mut(&key.chunk).filter(|now| now.lease.key.token == key.token) else { return false };
         if let RenewAnswer::Renewed(granted) = answer {
-            // Close to the longest time for a chunk little is granted: then it is not worth hurrying.
+            // Less and less is granted towards the longest time that a chunk may take; then the answer is overtime.
             now.renew_at = asked_at + (granted / 3).max(PACE_MIN);
             return false;
         }
