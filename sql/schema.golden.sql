@@ -142,7 +142,14 @@ BEGIN
                 quote_literal(p_idempotency_key), v_run.run_id
                 USING ERRCODE = 'RH409', DETAIL = v_run.run_id::text;
         END IF;
-        IF v_run.sealed_at IS NULL AND v_run.status = 'creating' THEN
+        -- Parts that were added now would end with the run, and the client would believe that they are being worked on.
+        IF v_run.sealed_at IS NULL AND (v_run.status <> 'creating' OR EXISTS (
+            SELECT 1 FROM runherd.run_intents i WHERE i.run_id = v_run.run_id AND i.intent IN ('cancel', 'fail'))) THEN
+            RAISE EXCEPTION 'runherd: idempotency key % belongs to run %, which was given up before it was sealed; the key is free again when that run has ended',
+                quote_literal(p_idempotency_key), v_run.run_id
+                USING ERRCODE = 'RH409', DETAIL = v_run.run_id::text;
+        END IF;
+        IF v_run.sealed_at IS NULL THEN
             UPDATE runherd.runs r SET creation_token = v_token, creation_expires_at = now() + p_lease
             WHERE r.run_id = v_run.run_id;
         ELSE
@@ -195,9 +202,9 @@ BEGIN
         FROM jsonb_each(p_policy) e
         LEFT JOIN (VALUES
             ('window', 1, 1000000), ('chunks_per_event', 1, 1000), ('max_attempts', 1, 1000), ('recovery_limit', 0, 1000),
-            ('release_limit', 0, 1000000), ('retry_delay_ms', 0, 604800000), ('retry_delay_max_ms', 0, 604800000),
-            ('lease_ttl_max_ms', 1000, 604800000), ('max_chunk_time_ms', 1000, 604800000),
-            ('redelivery_after_ms', 1000, 604800000), ('redelivery_after_max_ms', 1000, 604800000)
+            ('release_limit', 0, 100000), ('retry_delay_ms', 0, 86400000), ('retry_delay_max_ms', 0, 604800000),
+            ('lease_ttl_max_ms', 100, 86400000), ('max_chunk_time_ms', 100, 2592000000),
+            ('redelivery_after_ms', 100, 86400000), ('redelivery_after_max_ms', 100, 604800000)
         ) l(key, least, most) ON l.key = e.key
     LOOP
         IF item.least IS NULL THEN
@@ -719,7 +726,7 @@ CREATE TABLE runherd.active_chunks (
     expires_at timestamp with time zone,
     CONSTRAINT active_chunks_check CHECK (((lease_token IS NULL) = (expires_at IS NULL)))
 )
-WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='50000');
+WITH (fillfactor='35', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='50000');
 CREATE TABLE runherd.chunks (
     run_shard integer NOT NULL,
     run_id uuid NOT NULL,
@@ -751,7 +758,7 @@ CREATE TABLE runherd.chunks_p0 (
     failed_at timestamp with time zone,
     CONSTRAINT chunks_status_check CHECK ((status = ANY (ARRAY['open'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'lost'::text])))
 )
-WITH (fillfactor='85', autovacuum_analyze_scale_factor='0.2');
+WITH (fillfactor='45', autovacuum_analyze_scale_factor='0.2');
 CREATE TABLE runherd.chunks_p1 (
     run_shard integer NOT NULL,
     run_id uuid NOT NULL,
@@ -767,7 +774,7 @@ CREATE TABLE runherd.chunks_p1 (
     failed_at timestamp with time zone,
     CONSTRAINT chunks_status_check CHECK ((status = ANY (ARRAY['open'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'lost'::text])))
 )
-WITH (fillfactor='85', autovacuum_analyze_scale_factor='0.2');
+WITH (fillfactor='45', autovacuum_analyze_scale_factor='0.2');
 CREATE TABLE runherd.chunks_p2 (
     run_shard integer NOT NULL,
     run_id uuid NOT NULL,
@@ -783,7 +790,7 @@ CREATE TABLE runherd.chunks_p2 (
     failed_at timestamp with time zone,
     CONSTRAINT chunks_status_check CHECK ((status = ANY (ARRAY['open'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'lost'::text])))
 )
-WITH (fillfactor='85', autovacuum_analyze_scale_factor='0.2');
+WITH (fillfactor='45', autovacuum_analyze_scale_factor='0.2');
 CREATE TABLE runherd.chunks_p3 (
     run_shard integer NOT NULL,
     run_id uuid NOT NULL,
@@ -799,7 +806,7 @@ CREATE TABLE runherd.chunks_p3 (
     failed_at timestamp with time zone,
     CONSTRAINT chunks_status_check CHECK ((status = ANY (ARRAY['open'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'lost'::text])))
 )
-WITH (fillfactor='85', autovacuum_analyze_scale_factor='0.2');
+WITH (fillfactor='45', autovacuum_analyze_scale_factor='0.2');
 CREATE TABLE runherd.chunks_p4 (
     run_shard integer NOT NULL,
     run_id uuid NOT NULL,
@@ -815,7 +822,7 @@ CREATE TABLE runherd.chunks_p4 (
     failed_at timestamp with time zone,
     CONSTRAINT chunks_status_check CHECK ((status = ANY (ARRAY['open'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'lost'::text])))
 )
-WITH (fillfactor='85', autovacuum_analyze_scale_factor='0.2');
+WITH (fillfactor='45', autovacuum_analyze_scale_factor='0.2');
 CREATE TABLE runherd.chunks_p5 (
     run_shard integer NOT NULL,
     run_id uuid NOT NULL,
@@ -831,7 +838,7 @@ CREATE TABLE runherd.chunks_p5 (
     failed_at timestamp with time zone,
     CONSTRAINT chunks_status_check CHECK ((status = ANY (ARRAY['open'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'lost'::text])))
 )
-WITH (fillfactor='85', autovacuum_analyze_scale_factor='0.2');
+WITH (fillfactor='45', autovacuum_analyze_scale_factor='0.2');
 CREATE TABLE runherd.chunks_p6 (
     run_shard integer NOT NULL,
     run_id uuid NOT NULL,
@@ -847,7 +854,7 @@ CREATE TABLE runherd.chunks_p6 (
     failed_at timestamp with time zone,
     CONSTRAINT chunks_status_check CHECK ((status = ANY (ARRAY['open'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'lost'::text])))
 )
-WITH (fillfactor='85', autovacuum_analyze_scale_factor='0.2');
+WITH (fillfactor='45', autovacuum_analyze_scale_factor='0.2');
 CREATE TABLE runherd.chunks_p7 (
     run_shard integer NOT NULL,
     run_id uuid NOT NULL,
@@ -863,7 +870,7 @@ CREATE TABLE runherd.chunks_p7 (
     failed_at timestamp with time zone,
     CONSTRAINT chunks_status_check CHECK ((status = ANY (ARRAY['open'::text, 'succeeded'::text, 'failed'::text, 'cancelled'::text, 'lost'::text])))
 )
-WITH (fillfactor='85', autovacuum_analyze_scale_factor='0.2');
+WITH (fillfactor='45', autovacuum_analyze_scale_factor='0.2');
 CREATE TABLE runherd.control_migrations (
     version integer NOT NULL,
     name character varying(255),
@@ -902,7 +909,7 @@ CREATE TABLE runherd.outbox_delivery_queue (
     available_at timestamp with time zone DEFAULT now() NOT NULL,
     attempts integer DEFAULT 0 NOT NULL,
     claim_token uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
-    claimed_by text,
+    claimed_by uuid,
     claimed_until timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
     last_error text,
     parked_at timestamp with time zone
@@ -934,7 +941,7 @@ CREATE TABLE runherd.outbox_events (
     CONSTRAINT outbox_events_routing_key_check CHECK ((octet_length(routing_key) <= 255)),
     CONSTRAINT outbox_events_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'published'::text, 'parked'::text])))
 )
-WITH (fillfactor='55');
+WITH (fillfactor='45');
 CREATE TABLE runherd.placement_identity (
     singleton boolean DEFAULT true NOT NULL,
     installation_id uuid NOT NULL,
@@ -1294,8 +1301,16 @@ GRANT ALL ON FUNCTION runherd.submit_run(p_header jsonb, p_chunks json, p_idempo
 GRANT ALL ON FUNCTION runherd.submit_run(p_header jsonb, p_chunks json, p_idempotency_key text) TO runherd_client;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE runherd.active_chunks TO runherd_coordinator;
 GRANT SELECT ON TABLE runherd.active_chunks TO runherd_readonly;
+GRANT SELECT(run_shard) ON TABLE runherd.active_chunks TO runherd_client;
+GRANT SELECT(run_id) ON TABLE runherd.active_chunks TO runherd_client;
+GRANT SELECT(chunk_no) ON TABLE runherd.active_chunks TO runherd_client;
+GRANT SELECT(expires_at) ON TABLE runherd.active_chunks TO runherd_client;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE runherd.chunks TO runherd_coordinator;
 GRANT SELECT ON TABLE runherd.chunks TO runherd_readonly;
+GRANT SELECT(run_shard) ON TABLE runherd.chunks TO runherd_client;
+GRANT SELECT(run_id) ON TABLE runherd.chunks TO runherd_client;
+GRANT SELECT(chunk_no) ON TABLE runherd.chunks TO runherd_client;
+GRANT SELECT(failed_at) ON TABLE runherd.chunks TO runherd_client;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE runherd.chunks_p0 TO runherd_coordinator;
 GRANT SELECT ON TABLE runherd.chunks_p0 TO runherd_readonly;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE runherd.chunks_p1 TO runherd_coordinator;
@@ -1330,6 +1345,7 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE runherd.placement_migrations TO runhe
 GRANT SELECT ON TABLE runherd.placement_migrations TO runherd_readonly;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE runherd.placements TO runherd_coordinator;
 GRANT SELECT ON TABLE runherd.placements TO runherd_readonly;
+GRANT SELECT ON TABLE runherd.placements TO runherd_client;
 GRANT USAGE ON SEQUENCE runherd.placements_placement_id_seq TO runherd_coordinator;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE runherd.queues TO runherd_coordinator;
 GRANT SELECT ON TABLE runherd.queues TO runherd_readonly;
@@ -1338,6 +1354,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE runherd.run_finalizations TO runherd_
 GRANT SELECT ON TABLE runherd.run_finalizations TO runherd_readonly;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE runherd.run_guards TO runherd_coordinator;
 GRANT SELECT ON TABLE runherd.run_guards TO runherd_readonly;
+GRANT SELECT(run_id) ON TABLE runherd.run_guards TO runherd_client;
+GRANT SELECT(status) ON TABLE runherd.run_guards TO runherd_client;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE runherd.run_intents TO runherd_coordinator;
 GRANT SELECT ON TABLE runherd.run_intents TO runherd_readonly;
 GRANT SELECT ON TABLE runherd.run_intents TO runherd_client;
@@ -1355,3 +1373,4 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE runherd.seeded_parts TO runherd_coord
 GRANT SELECT ON TABLE runherd.seeded_parts TO runherd_readonly;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE runherd.shard_positions TO runherd_coordinator;
 GRANT SELECT ON TABLE runherd.shard_positions TO runherd_readonly;
+GRANT SELECT ON TABLE runherd.shard_positions TO runherd_client;

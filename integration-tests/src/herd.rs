@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use runherd::broker::BrokerSettings;
 use runherd::config::{Config, Sources};
-use runherd::coordinator::broker_settings;
 use runherd::store::{Database as Pool, SessionSettings};
 use runherd::worker::{Chunk, ChunkError, Handler, Outcome, Worker};
 use runherd_actors::model::RunId;
@@ -213,7 +213,7 @@ impl Herd {
     /// If its settings are refused.
     #[must_use]
     pub fn worker<H: Handler>(&self, handler: H) -> TestWorker {
-        let broker = broker_settings(&self.config()).expect("the broker is configured");
+        let broker = BrokerSettings::from_config(&self.config()).expect("the broker is configured");
         let builder = Worker::builder(broker, "q").placements(self.pools());
         let builder = builder.concurrency(16).batch(200).lease_ttl(Duration::from_secs(3)).grace(Duration::ZERO);
         let worker = builder.build(handler).unwrap_or_else(|error| panic!("the test's worker: {error}"));

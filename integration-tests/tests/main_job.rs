@@ -42,7 +42,7 @@ async fn a_run_goes_from_submission_to_its_end() {
 
     let status: serde_json::Value =
         serde_json::from_str(&herd.succeed(&["--json", "status", run]).await).expect("status prints JSON");
-    assert_eq!(status["run"]["status"], "succeeded");
+    assert_eq!(status["status"], "succeeded");
     let published = format!(
         "SELECT count(*) FROM runherd.outbox_events WHERE dedupe_key LIKE 'run/{run}/%' AND status = 'published'"
     );

@@ -35,7 +35,9 @@ pub use amqp_thread::BrokerState;
 pub use consumer::{AckHandle, Consumer, Delivery};
 pub use error::BrokerError;
 pub use settings::{BrokerSettings, BrokerUrl};
-pub use topology::{QueueType, Topology};
+pub use topology::Topology;
+
+pub use crate::config::QueueType;
 
 use publishing::{Batch, Command, Publishing};
 

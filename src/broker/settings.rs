@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::error::BrokerError;
 use super::topology::Topology;
+use crate::config::{Config, ConfigError, Fault};
 
 /// The address of a broker: `amqp://user:password@host:port/vhost`.
 ///
@@ -169,6 +170,36 @@ impl BrokerSettings {
             publish_parallelism: 500,
             topology: Topology::default(),
         }
+    }
+
+    /// The settings of one connection, as the configuration gives them.
+    ///
+    /// # Errors
+    /// The broker is not configured, or its URL cannot be used.
+    pub fn from_config(config: &Config) -> Result<Self, ConfigError> {
+        let url = config.broker_url()?;
+        let parsed = url.expose().parse().map_err(|error: BrokerError| {
+            ConfigError::of(Fault::BadUrl {
+                key: "broker.url".to_owned(),
+                url: url.to_string(),
+                why: error.to_string(),
+            })
+        })?;
+        let broker = &config.broker;
+        Ok(Self {
+            url: parsed,
+            heartbeat: broker.heartbeat,
+            connect_timeout: broker.connect_timeout,
+            confirm_deadline: broker.confirm_deadline,
+            reconnect_min: broker.reconnect_delay_min,
+            reconnect_max: broker.reconnect_delay_max,
+            publish_parallelism: config.outbox_publisher.publish_parallelism as usize,
+            topology: Topology {
+                queue_type: broker.queue_type,
+                events_max_length: broker.events_max_length,
+                ..Topology::default()
+            },
+        })
     }
 
     /// The heartbeat as AMQP wants it: whole seconds, never 0, which would turn it off.

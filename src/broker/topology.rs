@@ -8,6 +8,7 @@ use amiquip::{AmqpValue, ExchangeDeclareOptions, ExchangeType, FieldTable, Queue
 
 use super::error::BrokerError;
 use super::socket::{Link, Loss};
+use crate::config::QueueType;
 
 /// The exchange's usual name.
 pub const EXCHANGE: &str = "runherd";
@@ -22,26 +23,6 @@ pub const EVENTS_BINDING: &str = "run.#";
 /// The longest queue name, in bytes: with either prefix it fits AMQP's 255.
 pub const QUEUE_NAME_MAX: usize = 200;
 
-/// How queues of chunks are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum QueueType {
-    /// Replicated; survives the loss of a node.
-    #[default]
-    Quorum,
-    /// On one node.
-    Classic,
-}
-
-impl QueueType {
-    fn argument(self) -> &'static str {
-        match self {
-            Self::Quorum => "quorum",
-            Self::Classic => "classic",
-        }
-    }
-}
-
 /// What is declared, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
@@ -55,7 +36,7 @@ pub struct Topology {
 
 impl Default for Topology {
     fn default() -> Self {
-        Self { exchange: EXCHANGE.to_owned(), queue_type: QueueType::default(), events_max_length: 100_000 }
+        Self { exchange: EXCHANGE.to_owned(), queue_type: QueueType::Quorum, events_max_length: 100_000 }
     }
 }
 
@@ -116,7 +97,7 @@ pub(super) fn declare_events_queue(link: &mut Link, topology: &Topology) -> Resu
 /// Declares the queue of chunks for a (checked) queue name and binds it.
 pub(super) fn declare_chunk_queue(link: &mut Link, topology: &Topology, name: &str) -> Result<(), Refusal> {
     let mut arguments = FieldTable::new();
-    arguments.insert("x-queue-type".to_owned(), AmqpValue::LongString(topology.queue_type.argument().to_owned()));
+    arguments.insert("x-queue-type".to_owned(), AmqpValue::LongString(topology.queue_type.as_str().to_owned()));
     declare_queue(link, topology, &chunk_queue(name), &chunk_ready_key(name), arguments)
 }
 

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::run_arg::{RunArg, unknown_run};
 use super::{CliError, Context, EXIT_OK};
-use crate::broker::{BrokerSettings, BrokerState, BrokerUrl, Publisher, silent};
+use crate::broker::{BrokerSettings, BrokerState, Publisher, silent};
 use crate::explain::{Bearing, BrokerView, Finding, findings, needs_broker};
 use crate::store::SessionSettings;
 use crate::store::client::ClientStore;
@@ -74,13 +74,8 @@ async fn ask_broker(context: &Context) -> Result<BrokerView, CliError> {
     if config.url.is_none() {
         return Ok(BrokerView::NotConfigured);
     }
-    let url = match context.config().broker_url()?.expose().parse::<BrokerUrl>() {
-        Ok(url) => url,
-        Err(error) => return Ok(BrokerView::Obstacle(error.to_string())),
-    };
-    let mut settings = BrokerSettings::new(url);
+    let mut settings = BrokerSettings::from_config(context.config())?;
     settings.connect_timeout = config.connect_timeout.min(BROKER_PATIENCE);
-    settings.topology.events_max_length = config.events_max_length;
     let publisher = Publisher::start(settings, "explain", &silent());
     let mut state = publisher.state();
     // The state before the first attempt has no pause after it.

@@ -221,7 +221,10 @@ fn report(error: &CliError) {
 }
 
 fn dispatch(cli: Cli) -> Result<u8, CliError> {
-    let sources = Sources::of_process(cli.common.config, cli.common.sets);
+    let sources = Sources::of_process(
+        cli.common.config,
+        sets(std::env::args_os().map(|argument| argument.to_string_lossy().into_owned())),
+    );
     if let Command::Config(command) = &cli.command {
         return config_command(command, &sources, cli.common.json);
     }
@@ -255,6 +258,21 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
     })
 }
 
+/// Every `--set` of the command line, before and behind the command's name. A flag that every command takes is overridden as a
+/// whole when it stands on both sides, which would lose those in front.
+fn sets(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let mut arguments = arguments.skip(1).take_while(|argument| argument != "--");
+    let mut sets = Vec::new();
+    while let Some(argument) = arguments.next() {
+        if argument == "--set" {
+            sets.extend(arguments.next());
+        } else if let Some(set) = argument.strip_prefix("--set=") {
+            sets.push(set.to_owned());
+        }
+    }
+    sets
+}
+
 fn config_command(command: &ConfigCommand, sources: &Sources, json: bool) -> Result<u8, CliError> {
     let loaded = Config::load(sources);
     let mut out = std::io::stdout().lock();
@@ -264,5 +282,23 @@ fn config_command(command: &ConfigCommand, sources: &Sources, json: bool) -> Res
             config::print(&loaded?, json, &mut out)?;
             Ok(EXIT_OK)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sets_on_both_sides_of_the_command_count() {
+        let line = "runherd --set a=1 worker --queue q --set=b=2 --set c=3 -- echo --set d=4";
+        assert_eq!(sets(line.split(' ').map(str::to_owned)), ["a=1", "b=2", "c=3"]);
     }
 }

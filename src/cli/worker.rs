@@ -8,8 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::{CliError, Context, EXIT_FORCED, EXIT_OK};
-use crate::broker::{BrokerSettings, QueueType, Topology};
-use crate::config::{Config, QueueType as ConfiguredQueueType};
+use crate::broker::BrokerSettings;
 use crate::store::worker::WorkerStore;
 use crate::store::{Database, StoreError};
 use crate::telemetry::{Telemetry, error_chain, field};
@@ -81,7 +80,7 @@ pub async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
     let databases = names.iter().map(|name| context.database(name)).collect::<Result<Vec<_>, _>>()?;
     let concurrency = args.concurrency.unwrap_or_else(processors);
     let telemetry = Telemetry::start(&config.log);
-    let mut builder = Worker::builder(broker_settings(config)?, &args.queue)
+    let mut builder = Worker::builder(BrokerSettings::from_config(config)?, &args.queue)
         .placements(databases.clone())
         .concurrency(concurrency)
         .batch(args.batch.unwrap_or(concurrency.div_ceil(4)))
@@ -144,26 +143,6 @@ fn sort(error: WorkerError) -> CliError {
 
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// How to reach the broker, as the configuration says.
-fn broker_settings(config: &Config) -> Result<BrokerSettings, CliError> {
-    let url = config.broker_url()?;
-    let url = url.expose().parse().map_err(|error: crate::broker::BrokerError| CliError::Data(error.to_string()))?;
-    let broker = &config.broker;
-    let queue_type = match broker.queue_type {
-        ConfiguredQueueType::Quorum => QueueType::Quorum,
-        ConfiguredQueueType::Classic => QueueType::Classic,
-    };
-    Ok(BrokerSettings {
-        heartbeat: broker.heartbeat,
-        connect_timeout: broker.connect_timeout,
-        confirm_deadline: broker.confirm_deadline,
-        reconnect_min: broker.reconnect_delay_min,
-        reconnect_max: broker.reconnect_delay_max,
-        topology: Topology { queue_type, events_max_length: broker.events_max_length, ..Topology::default() },
-        ..BrokerSettings::new(url)
-    })
 }
 
 /// SIGTERM and SIGINT.

@@ -153,7 +153,7 @@ impl Coordinator {
     async fn start(self) -> Result<Started, StartError> {
         let coordinator_id = Uuid::new_v4();
         let log = self.log.new(o!(field::COORDINATOR_ID => coordinator_id.to_string()));
-        let broker = start::broker_settings(&self.config)?;
+        let broker = BrokerSettings::from_config(&self.config)?;
         let router = Arc::new(start::router(&self.config, self.fail_fast, &log).await?);
         let placements = start::placements(&router, self.fail_fast, &log).await?;
         let shared = Arc::new(Shared { router, coordinator_id, host: start::host_name(), log, config: self.config });
@@ -221,12 +221,4 @@ fn log_outcome(log: &Logger, outcome: &RunOutcome) {
                 "history" => history.join("; "));
         }
     }
-}
-
-/// The broker's settings as the configuration gives them, for one connection.
-///
-/// # Errors
-/// The broker is not configured.
-pub fn broker_settings(config: &Config) -> Result<BrokerSettings, ConfigError> {
-    start::broker_settings(config)
 }

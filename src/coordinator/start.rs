@@ -6,8 +6,8 @@ use runherd_actors::stages::placements::PlacementRef;
 use slog::{Logger, info, warn};
 
 use super::StartError;
-use crate::broker::{BrokerError, BrokerSettings, BrokerState, Publisher, QueueType, Topology};
-use crate::config::{self, Config, ConfigError, Fault};
+use crate::broker::{BrokerSettings, BrokerState, Publisher};
+use crate::config::{self, Config};
 use crate::router::{Router, RouterError};
 use crate::telemetry::{error_chain, field};
 
@@ -15,33 +15,6 @@ const DELAY_MIN: Duration = Duration::from_millis(250);
 const DELAY_MAX: Duration = Duration::from_secs(10);
 /// How long the start waits for the broker before the stages begin without it.
 const A_MOMENT: Duration = Duration::from_secs(1);
-
-/// The broker's settings as the configuration gives them.
-pub(super) fn broker_settings(config: &Config) -> Result<BrokerSettings, ConfigError> {
-    let url = config.broker_url()?;
-    let bad = |error: BrokerError| {
-        ConfigError::of(Fault::BadUrl { key: "broker.url".to_owned(), url: url.to_string(), why: error_chain(&error) })
-    };
-    let parsed = url.expose().parse().map_err(bad)?;
-    let broker = &config.broker;
-    Ok(BrokerSettings {
-        url: parsed,
-        heartbeat: broker.heartbeat,
-        connect_timeout: broker.connect_timeout,
-        confirm_deadline: broker.confirm_deadline,
-        reconnect_min: broker.reconnect_delay_min,
-        reconnect_max: broker.reconnect_delay_max,
-        publish_parallelism: config.outbox_publisher.publish_parallelism as usize,
-        topology: Topology {
-            queue_type: match broker.queue_type {
-                config::QueueType::Quorum => QueueType::Quorum,
-                config::QueueType::Classic => QueueType::Classic,
-            },
-            events_max_length: broker.events_max_length,
-            ..Topology::default()
-        },
-    })
-}
 
 /// The router, once the control database can be reached. A missing schema is not waited for: an operator has to act.
 pub(super) async fn router(config: &Config, fail_fast: bool, log: &Logger) -> Result<Router, StartError> {
