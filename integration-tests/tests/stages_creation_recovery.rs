@@ -309,13 +309,12 @@ async fn instances_that_race_create_every_run_exactly_once() {
     for _ in 0..4 {
         let mut stage = hand.creation_recovery();
         racing.spawn(async move {
-            let mut opened = 0;
-            while {
+            loop {
                 let report = tick(&mut stage).await;
-                opened += report.counted("runs_opened");
-                report.more || report.did_something()
-            } {}
-            opened
+                if !report.more && !report.did_something() {
+                    break;
+                }
+            }
         });
     }
     racing.join_all().await;
