@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use runherd::broker::outbox_publisher::BrokerPort;
+use runherd::broker::{BrokerSettings, BrokerState, Publisher, silent};
 use runherd::config::{Config, Sources};
 use runherd::router::{Router, SharedRouter};
 use runherd::store::creation_recovery::CreationRecoveryStore;
@@ -29,6 +31,7 @@ use runherd_actors::stages::finalizer::{Finalizer, FinalizerSettings};
 use runherd_actors::stages::lease_recovery::LeaseRecovery;
 use runherd_actors::stages::outbox_publisher::{OutboxPublisher, OutboxPublisherSettings, PublishPort};
 use runherd_actors::stages::shard_dispatcher::{ShardDispatcher, ShardDispatcherSettings};
+use tokio::time::timeout;
 use tokio_postgres::types::{FromSqlOwned, ToSql};
 use tokio_postgres::{Client, Row};
 
@@ -242,16 +245,37 @@ impl Stagehand {
         }
     }
 
-    /// Publisher `instance` of the control database's outbox, to this broker.
+    /// Publisher `instance` of one database's outbox, to this broker.
     #[must_use]
-    pub fn outbox_publisher<B: PublishPort>(&self, broker: B, instance: u16) -> OutboxPublisher<OutboxStore, B> {
+    pub fn outbox_publisher<B: PublishPort>(
+        &self,
+        placement: PlacementId,
+        broker: B,
+        instance: u16,
+    ) -> OutboxPublisher<OutboxStore, B> {
         let config = &self.config.outbox_publisher;
         let settings = OutboxPublisherSettings {
             batch: config.batch,
             retry_delay_min: config.retry_delay_min,
             retry_delay_max: config.retry_delay_max,
         };
-        OutboxPublisher::new(self.outbox_port(self.control_id()), broker, settings, instance)
+        OutboxPublisher::new(self.outbox_port(placement), broker, settings, instance)
+    }
+
+    /// A connection to the world's RabbitMQ, made once it is there.
+    pub async fn broker(&self) -> BrokerPort {
+        let publisher = self.broker_at(self.world.amqp_url());
+        let connected = publisher.state();
+        let connected = async { connected.clone().wait_for(|state| *state == BrokerState::Connected).await.map(drop) };
+        timeout(PLENTY, connected).await.expect("a connection in time").expect("its thread lives");
+        BrokerPort::new(publisher, silent())
+    }
+
+    /// A publisher that tries to reach a broker at this address.
+    #[must_use]
+    pub fn broker_at(&self, url: &str) -> Publisher {
+        let settings = BrokerSettings::new(url.parse().expect("an AMQP URL"));
+        Publisher::start(settings, "stagehand", &silent())
     }
 
     /// A run's status.
