@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runherd_actors::model::{ClaimToken, PlacementId, RunId};
+use runherd_actors::model::{ClaimToken, PlacementId, RunId, RunStatus, ShardKey};
 use runherd_actors::runtime::report::StageError;
 use runherd_actors::stages::creation_recovery::{
     CreatingRun, CreationRecoveryPort, OpenResult, SeedPart, SeedResult, UnseededPlacement,
 };
+use runherd_actors::stages::shard_dispatcher::Position;
 
 use super::pool::Tx;
 use super::query::{Query, query};
+use super::shard_dispatcher::read_position;
 use super::{StoreError, millis, routes_placements};
 use crate::policy::{Policy, PolicyOverrides};
 use crate::router::SharedRouter;
@@ -29,6 +31,7 @@ const LOCK_RUN: Query = query!("creation_recovery/lock_run");
 const INSERT_CURSORS: Query = query!("creation_recovery/insert_cursors");
 const MARK_PENDING: Query = query!("creation_recovery/mark_pending");
 const ABANDON: Query = query!("creation_recovery/abandon");
+const RESTATE_INTENT: Query = query!("shard_dispatcher/restate_intent");
 
 /// Creates runs in PostgreSQL.
 #[derive(Debug)]
@@ -174,6 +177,15 @@ impl CreationRecoveryPort for CreationRecoveryStore {
 
     async fn abandon(&self, run_id: RunId) -> Result<(), StageError> {
         self.router.control().query(&ABANDON, &[&run_id.0]).await?;
+        Ok(())
+    }
+
+    async fn read_position(&self, placement: PlacementId, shard: ShardKey) -> Result<Position, StageError> {
+        Ok(read_position(&self.router.route(placement)?, shard).await?)
+    }
+
+    async fn restate_intent(&self, run_id: RunId, outcome: RunStatus) -> Result<(), StageError> {
+        self.router.control().query(&RESTATE_INTENT, &[&run_id.0, &outcome.as_str()]).await?;
         Ok(())
     }
 }

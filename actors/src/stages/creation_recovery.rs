@@ -9,8 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::placements::{PlacementSource, Placements};
+use super::shard_dispatcher::Position;
 use super::{finalizer, outbox_publisher, shard_dispatcher};
-use crate::model::{ChunkNo, ClaimToken, PlacementId, RunId, RunShard};
+use crate::model::{ChunkNo, ClaimToken, PlacementId, RunId, RunShard, RunStatus, ShardKey};
 use crate::runtime::report::{CycleReport, StageError};
 use crate::runtime::stage::{CycleContext, Stage};
 
@@ -128,6 +129,10 @@ pub trait CreationRecoveryPort: PlacementSource {
     async fn open_run(&self, run_id: RunId, token: ClaimToken) -> Result<OpenResult, StageError>;
     /// Asks for an unsealed run to be failed.
     async fn abandon(&self, run_id: RunId) -> Result<(), StageError>;
+    /// Reads a shard's position, and with it what the run's guard says.
+    async fn read_position(&self, placement: PlacementId, shard: ShardKey) -> Result<Position, StageError>;
+    /// Writes the intent that a closed guard remembers under a live run.
+    async fn restate_intent(&self, run_id: RunId, outcome: RunStatus) -> Result<(), StageError>;
 }
 
 /// The stage's knobs.
@@ -181,7 +186,10 @@ impl<P: CreationRecoveryPort> CreationRecovery<P> {
             *budget = budget.saturating_sub(parts.len() as u32);
             for part in &parts {
                 match self.port.seed_part(placement, run, part).await? {
-                    SeedResult::Closed => return Ok(Progress::Lost),
+                    SeedResult::Closed => {
+                        self.heed_guard(placement, run.run_id, part.run_shard, report).await?;
+                        return Ok(Progress::Lost);
+                    }
                     SeedResult::Present => {}
                     SeedResult::Seeded => {
                         report.count("parts", 1);
@@ -205,6 +213,23 @@ impl<P: CreationRecoveryPort> CreationRecovery<P> {
         }
         report.count("placements", 1);
         Ok(Progress::Recorded)
+    }
+
+    /// A guard was closed: somebody stopped the run. If the control database lost that, it learns it again from the guard.
+    async fn heed_guard(
+        &self,
+        placement: PlacementId,
+        run_id: RunId,
+        run_shard: RunShard,
+        report: &mut CycleReport,
+    ) -> Result<(), StageError> {
+        report.count("closed_guards", 1);
+        if let Position::Closed { outcome } = self.port.read_position(placement, ShardKey { run_id, run_shard }).await?
+        {
+            self.port.restate_intent(run_id, outcome).await?;
+            report.wake(finalizer::NAME);
+        }
+        Ok(())
     }
 
     /// Takes one run as far as it comes in this pass, and gives it back if that is not the end.

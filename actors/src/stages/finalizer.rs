@@ -259,6 +259,11 @@ impl<P: FinalizerPort> Finalizer<P> {
             }
             return Ok(Next::Again);
         }
+        let live = matches!(run.status, RunStatus::Creating | RunStatus::Pending | RunStatus::Running);
+        if live && run.deadline_in_ms.is_some_and(|left| left <= 0) {
+            self.port.write_intent(run_id, "its deadline passed").await?;
+            return Ok(Next::Again);
+        }
         match run.status {
             RunStatus::Creating => Ok(Next::After(deadline_look(&run, IDLE_LOOK))),
             RunStatus::Pending | RunStatus::Running => self.look_at_live(run_id, token, &run, placements, report).await,
@@ -279,10 +284,6 @@ impl<P: FinalizerPort> Finalizer<P> {
         placements: &Placements,
         report: &mut CycleReport,
     ) -> Result<Next, StageError> {
-        if run.deadline_in_ms.is_some_and(|left| left <= 0) {
-            self.port.write_intent(run_id, "its deadline passed").await?;
-            return Ok(Next::Again);
-        }
         if let Some(tolerated) = run.tolerated_failures
             && self.failed_more_than(run_id, tolerated, placements).await?
         {

@@ -10,7 +10,10 @@ WITH looked AS MATERIALIZED (
     ORDER BY a.run_shard, a.run_id, a.chunk_no
     LIMIT $4::bigint
 ), chosen AS MATERIALIZED (
-    SELECT l.run_shard, l.run_id, l.chunk_no FROM looked l WHERE l.expired
+    -- Leases of a stopped run are the finalizer's; they take no place of the batch, or many of them would hold up all behind.
+    SELECT l.run_shard, l.run_id, l.chunk_no
+    FROM looked l JOIN runherd.run_guards g ON g.run_id = l.run_id AND g.status = 'open'
+    WHERE l.expired
     ORDER BY l.run_shard, l.run_id, l.chunk_no LIMIT $5::bigint
 ), expired AS MATERIALIZED (
     SELECT a.run_shard, a.run_id, a.chunk_no, a.generation, a.attempts, a.recoveries, a.lease_token, a.worker_id,
