@@ -66,6 +66,11 @@ read -r succeeded failed recoveries attempts lines < <(awk '
     match($0, /"outcome":[0-9]+/) { lines += substr($0, RSTART + 10, RLENGTH - 10) }
     END { printf "%d %d %d %d %d\n", succeeded, failed, recoveries, attempts, lines }' "$work/results")
 milliseconds=$(((ended - started) / 1000000))
+verified=0
+"$runherd" verify "$run" > "$work/verify" || verified=$?
+# The last columns of its table: what was checked, the unit, the violations.
+events=$(awk '$1 == "I7" { print $(NF - 2) }' "$work/verify")
+published=$(awk '$1 == "I8" { print $(NF - 2) }' "$work/verify")
 
 echo
 "$runherd" status "$run"
@@ -73,13 +78,14 @@ echo
 echo "chunks        $files submitted, $succeeded succeeded, $failed failed"
 echo "attempts      $attempts, recoveries $recoveries"
 echo "throughput    $((files * 1000 / (milliseconds > 0 ? milliseconds : 1))) chunks/s, from submission to the end in $milliseconds ms"
+echo "outbox        $published of $events events published with the broker's confirmation"
 echo "lines         $lines counted by the workers, $expected counted directly"
 echo
-"$runherd" verify "$run"
+cat "$work/verify"
 
-if ((outcome == 0 && succeeded == files && failed == 0 && lines == expected)); then
+if ((outcome == 0 && verified == 0 && published == events && succeeded == files && failed == 0 && lines == expected)); then
     echo "demo: all agree"
 else
-    echo "demo: the run and the direct count do not agree" >&2
+    echo "demo: the run, the books and the direct count do not agree" >&2
     exit 1
 fi
