@@ -19,7 +19,7 @@ cleanup() {
     trap - EXIT INT TERM
     for pid in "${pids[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
     for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
-    if ((status == 0)); then rm -rf "$work"; else echo "demo: logs are in $work" >&2; fi
+    if ((status == 0 || status == 130 || status == 143)); then rm -rf "$work"; else echo "demo: logs are in $work" >&2; fi
     exit "$status"
 }
 trap cleanup EXIT
