@@ -227,6 +227,41 @@ async fn no_cursor_is_opened_before_every_placement_is_recorded() {
 }
 
 #[tokio::test]
+async fn whoever_lost_the_token_cannot_open_what_is_seeded() {
+    let hand = Stagehand::new("whoever_lost_the_token", &[]).await;
+    let run = hand.submit(json!({"queue": "q", "shards": 2}), &parts(2, 2)).await;
+    let zombie = Creator::claim(&hand).await;
+    let (open, seeding) = zombie.steps.split_last().unwrap();
+    for step in seeding {
+        zombie.take(step).await;
+    }
+    hand.expire_creation(run).await;
+    let holder = Creator::claim(&hand).await;
+    assert_eq!(zombie.port.open_run(run, zombie.token).await.unwrap(), OpenResult::Lost);
+    assert!(!zombie.port.renew(run, zombie.token).await.unwrap());
+    assert_eq!((hand.status(run).await, cursors(&hand, run).await.len()), ("creating".into(), 0));
+    holder.take(open).await;
+    assert_eq!(hand.status(run).await, "pending");
+    hand.assert_invariants().await;
+}
+
+#[tokio::test]
+async fn a_run_that_somebody_holds_locked_is_passed_over_without_waiting() {
+    let hand = Stagehand::new("a_run_that_somebody_holds_locked", &[]).await;
+    let locked = hand.submit(json!({"queue": "q", "shards": 1}), &parts(1, 2)).await;
+    let free = hand.submit(json!({"queue": "q", "shards": 1}), &parts(1, 2)).await;
+    let other = hand.another().await;
+    other.run("BEGIN", &[]).await;
+    other.rows("SELECT 1 FROM runherd.runs WHERE run_id = $1 FOR UPDATE", &[&locked.0]).await;
+    // Waiting would end in an error of the cycle.
+    assert_eq!(tick(&mut hand.creation_recovery()).await.counted("runs_opened"), 1);
+    assert_eq!((hand.status(locked).await, hand.status(free).await), ("creating".into(), "pending".into()));
+    other.run("COMMIT", &[]).await;
+    assert_eq!(tick(&mut hand.creation_recovery()).await.counted("runs_opened"), 1);
+    hand.assert_invariants().await;
+}
+
+#[tokio::test]
 async fn a_closed_guard_stops_a_zombie_that_still_seeds() {
     let hand = Stagehand::with_two_placements("a_closed_guard_stops_a_zombie", &[]).await;
     let run = hand.submit_split(json!({"queue": "q", "shards": 4}), &parts(4, 2)).await;

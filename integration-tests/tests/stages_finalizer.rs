@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use runherd_actors::model::{ClaimToken, RunId};
+use runherd_actors::model::{ClaimToken, RunId, RunStatus, ShardKey};
 use runherd_actors::stages::finalizer::FinalizerPort;
 use runherd_integration_tests::stagehand::client::parts;
 use runherd_integration_tests::stagehand::{Stagehand, tick};
@@ -267,17 +267,51 @@ async fn a_finalizer_that_died_is_followed_by_another() {
     assert!(hand.control.value::<bool>(followed, &[]).await);
     hand.control.run("UPDATE runherd.run_finalizations SET expires_at = now(), look_after = now()", &[]).await;
 
-    // Another one holds it now, and finds it not ready; the zombie can neither end it nor give it back.
+    // Another one holds it now; the zombie can neither end it nor give it back, though every shard is drained.
     let holder = ClaimToken::fresh();
     assert_eq!(port.claim_runs(holder, 10).await.unwrap(), [run]);
+    drain(&hand, run).await;
     assert_eq!(port.finish_run(run, zombie).await.unwrap(), None);
     assert!(!port.renew(run, zombie).await.unwrap());
     port.yield_run(run, zombie, Duration::ZERO).await.unwrap();
     assert!(hand.control.value::<bool>(followed, &[]).await);
-    port.yield_run(run, holder, Duration::ZERO).await.unwrap();
-    until_status(&hand, run, "succeeded").await;
+    assert_eq!(port.finish_run(run, holder).await.unwrap(), Some(RunStatus::Succeeded));
     assert_eq!(port.finish_run(run, zombie).await.unwrap(), None);
+    port.yield_run(run, holder, Duration::ZERO).await.unwrap();
+    until("its guard to be closed", LIMIT, async || {
+        (tick(&mut hand.finalizer()).await.counted("guards_closed") == 1).then_some(())
+    })
+    .await;
+    assert_closed(&hand, run).await;
     assert_eq!(hand.run_events(run, "finished").await, 1);
+    hand.assert_invariants().await;
+}
+
+/// Marks every shard of a run drained, step by step as the stage does.
+async fn drain(hand: &Stagehand, run_id: RunId) {
+    let port = hand.finalizer_port();
+    for cursor in port.exhausted_cursors(run_id, 100).await.unwrap() {
+        let shard = ShardKey { run_id, run_shard: cursor.run_shard };
+        port.advance_low(cursor.placement, shard, 100).await.unwrap();
+        let totals = port.mark_drained(cursor.placement, shard, cursor.chunk_count).await.unwrap().unwrap();
+        port.drain_cursor(shard, totals).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_that_comes_before_the_end_is_heeded() {
+    let hand = Stagehand::new("a_cancel_before_the_end", &[]).await;
+    let run = hand.dispatched(header(2, json!({})), &parts(2, 2)).await;
+    hand.complete_everything(run).await;
+    let (port, token) = (hand.finalizer_port(), ClaimToken::fresh());
+    port.claim_runs(token, 10).await.unwrap();
+    drain(&hand, run).await;
+    // After the last look at the run, and before the statement that would end it.
+    hand.cancel(run).await;
+    assert_eq!(port.finish_run(run, token).await.unwrap(), None);
+    port.yield_run(run, token, Duration::ZERO).await.unwrap();
+    until_status(&hand, run, "cancelled").await;
+    assert_eq!((totals(&hand, run).await, hand.run_events(run, "finished").await), (vec![4, 0, 0, 0], 1));
 }
 
 #[tokio::test]

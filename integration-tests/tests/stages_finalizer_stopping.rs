@@ -211,6 +211,8 @@ async fn workers_that_finish_while_a_run_is_swept_are_counted_as_they_were_answe
             for held in mine {
                 match sql.complete(held).await.as_str() {
                     "ok" => done += 1,
+                    // It read the guard before that was closed, and lost its row to the sweep.
+                    "lost" => {}
                     refused => assert_eq!(refused, "run_closed"),
                 }
             }

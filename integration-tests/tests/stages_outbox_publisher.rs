@@ -329,6 +329,23 @@ async fn what_a_dead_publisher_claimed_is_published_by_another() {
 }
 
 #[tokio::test]
+async fn deliveries_that_somebody_holds_locked_are_passed_over_without_waiting() {
+    let hand = Stagehand::new("deliveries_that_are_locked", &[]).await;
+    let (sql, control) = (hand.only(), hand.control_id());
+    let (locked, free) =
+        (emit(sql, "runherd", "chunk.ready.q", "{}").await, emit(sql, "runherd", "chunk.ready.q", "{}").await);
+    let other = hand.another().await;
+    other.run("BEGIN", &[]).await;
+    other.rows("SELECT 1 FROM runherd.outbox_delivery_queue WHERE event_id = $1 FOR UPDATE", &[&locked]).await;
+    // Waiting would end in an error of the cycle.
+    assert_eq!(tick(&mut hand.outbox_publisher(control, hand.broker().await, 0)).await.counts, [("published", 1)]);
+    assert_eq!(event(sql, free).await, published());
+    other.run("COMMIT", &[]).await;
+    assert_eq!(tick(&mut hand.outbox_publisher(control, hand.broker().await, 0)).await.counts, [("published", 1)]);
+    assert_eq!(event(sql, locked).await, published());
+}
+
+#[tokio::test]
 async fn publishers_at_the_same_time_settle_every_event_once() {
     let hand = Stagehand::new("publishers_at_the_same_time", &[("outbox_publisher.batch", "20")]).await;
     hand.dispatched(json!({"queue": "q", "shards": 8}), &vec![Part::of(100); 8]).await;

@@ -95,13 +95,14 @@ async fn a_window_larger_than_a_statement_is_filled_in_several() {
 #[tokio::test]
 async fn a_hand_out_from_an_old_position_changes_nothing() {
     let hand = Stagehand::new("a_hand_out_from_an_old_position", &[]).await;
-    let run = hand.created(header(1, json!({})), &parts(1, 5)).await;
+    let run = hand.created(header(1, json!({})), &parts(1, 20)).await;
     let (port, placement, key) = (hand.dispatcher_port(0, 1), hand.control_id(), shard(run, 0));
     let hand_out = async |from, count| port.hand_out(placement, key, from, count).await.unwrap();
     assert_eq!(hand_out(0, 3).await, Some(HandedOut { next_chunk_no: 3, events: 3 }));
     let replayed = async || {
         assert_eq!(hand_out(0, 3).await, None);
         assert_eq!(hand_out(0, 5).await, None);
+        assert_eq!(hand_out(2, 3).await, None);
         assert_eq!((announced(&hand, run).await.len(), positions(&hand, run).await), (3, (0, 3)));
         hand.assert_invariants().await;
     };
@@ -111,10 +112,25 @@ async fn a_hand_out_from_an_old_position_changes_nothing() {
     hand.only().complete_all(&held).await;
     replayed().await;
     // Nothing beyond the end, either.
-    assert_eq!(hand_out(3, 3).await, None);
-    assert_eq!(hand_out(3, 2).await, Some(HandedOut { next_chunk_no: 5, events: 2 }));
-    assert_eq!(hand_out(3, 2).await, None);
+    assert_eq!(hand_out(3, 18).await, None);
+    assert_eq!(hand_out(3, 17).await, Some(HandedOut { next_chunk_no: 20, events: 17 }));
+    assert_eq!(hand_out(3, 17).await, None);
     hand.assert_invariants().await;
+}
+
+#[tokio::test]
+async fn a_run_that_somebody_holds_locked_is_passed_over_without_waiting() {
+    let hand = Stagehand::new("a_run_that_somebody_holds_locked", &[]).await;
+    let locked = hand.created(header(1, json!({})), &parts(1, 2)).await;
+    let free = hand.created(header(1, json!({})), &parts(1, 3)).await;
+    let other = hand.another().await;
+    other.run("BEGIN", &[]).await;
+    other.rows("SELECT 1 FROM runherd.runs WHERE run_id = $1 FOR UPDATE", &[&locked.0]).await;
+    // Waiting would end in an error of the cycle.
+    assert_eq!(visit(&hand).await, 3);
+    assert_eq!((hand.status(locked).await, hand.status(free).await), ("pending".into(), "running".into()));
+    other.run("COMMIT", &[]).await;
+    assert_eq!(visit(&hand).await, 2);
 }
 
 #[tokio::test]
