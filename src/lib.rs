@@ -6,6 +6,7 @@ pub mod config;
 pub mod coordinator;
 pub mod explain;
 pub mod policy;
+pub mod process;
 pub mod router;
 pub mod store;
 pub mod submission;

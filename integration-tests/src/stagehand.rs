@@ -23,6 +23,7 @@ use runherd::store::migrate::migrate;
 use runherd::store::outbox_publisher::OutboxStore;
 use runherd::store::shard_dispatcher::ShardDispatcherStore;
 use runherd_actors::model::{PlacementId, RunId};
+use runherd_actors::runtime::backoff::Backoff;
 use runherd_actors::runtime::report::CycleReport;
 use runherd_actors::runtime::stage::{CycleContext, Stage};
 use runherd_actors::runtime::testkit::context;
@@ -257,8 +258,7 @@ impl Stagehand {
         let config = &self.config.outbox_publisher;
         let settings = OutboxPublisherSettings {
             batch: config.batch,
-            retry_delay_min: config.retry_delay_min,
-            retry_delay_max: config.retry_delay_max,
+            retry_delay: Backoff { min: config.retry_delay_min, max: config.retry_delay_max },
         };
         OutboxPublisher::new(self.outbox_port(placement), broker, settings, instance)
     }

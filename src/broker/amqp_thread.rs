@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use runherd_actors::runtime::backoff::Backoff;
 use slog::{Logger, info, o, warn};
 use tokio::sync::watch;
 
@@ -118,7 +119,8 @@ pub(super) fn start(
 }
 
 fn live(mut duty: impl Duty, life: &Life, watchdog: &Watchdog) {
-    let mut backoff = Backoff::new(life.settings.reconnect_min, life.settings.reconnect_max);
+    let backoff = Backoff { min: life.settings.reconnect_min, max: life.settings.reconnect_max };
+    let mut failures = 0;
     let mut since = None;
     loop {
         let started = Instant::now();
@@ -134,10 +136,11 @@ fn live(mut duty: impl Duty, life: &Life, watchdog: &Watchdog) {
             End::Lost { loss, healthy } => (loss, healthy),
         };
         if healthy || started.elapsed() > life.settings.reconnect_max {
-            backoff.reset();
+            failures = 0;
             since = None;
         }
-        let pause = backoff.next_pause();
+        let pause = backoff.delay(failures);
+        failures += 1;
         let error = loss.to_string();
         warn!(life.log, "no connection to the broker"; "error" => &error, "retry_in_ms" => pause.as_millis() as u64);
         let since = *since.get_or_insert_with(Instant::now);
@@ -154,49 +157,5 @@ fn attempt(duty: &mut impl Duty, life: &Life, watchdog: &Watchdog) -> End {
     match Link::open(&life.settings, duty.pending(), watchdog) {
         Ok(link) => duty.serve(link, life),
         Err(loss) => End::Lost { loss, healthy: false },
-    }
-}
-
-/// Pauses between attempts: doubling up to a cap, each shortened by up to half at random, so that a restarted broker is
-/// not met by everybody at once.
-struct Backoff {
-    min: Duration,
-    max: Duration,
-    next: Duration,
-}
-
-impl Backoff {
-    fn new(min: Duration, max: Duration) -> Self {
-        let min = min.max(Duration::from_millis(1));
-        Self { min, max: max.max(min), next: min }
-    }
-
-    fn reset(&mut self) {
-        self.next = self.min;
-    }
-
-    fn next_pause(&mut self) -> Duration {
-        let pause = self.next.mul_f64(rand::random_range(0.5..=1.0));
-        self.next = (self.next * 2).min(self.max);
-        pause
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_to_the_cap_and_start_over() {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(350));
-        for full in [100, 200, 350, 350] {
-            let pause = backoff.next_pause();
-            assert!(
-                pause <= Duration::from_millis(full) && pause >= Duration::from_millis(full / 2),
-                "{pause:?} of {full}"
-            );
-        }
-        backoff.reset();
-        assert!(backoff.next_pause() <= Duration::from_millis(100));
     }
 }

@@ -13,6 +13,7 @@ use super::progress::{Looker, exit_code};
 use super::watch::{self, say};
 use super::{CliError, Context, EXIT_INTERRUPTED, EXIT_OK};
 use crate::policy::PolicyOverrides;
+use crate::process::Signals;
 use crate::store::StoreError;
 use crate::store::client::ClientStore;
 use crate::submission::{
@@ -156,7 +157,12 @@ async fn wait(submitted: &Submitted, store: ClientStore, context: &Context) -> R
     let Some(last) = watch::follow(&mut Looker::new(store, submitted.run_id), context).await? else {
         return Ok(EXIT_INTERRUPTED);
     };
-    watch::print_last(&last, context)?;
+    if context.json {
+        watch::print_last(&last, context)?;
+    } else {
+        // Standard output holds the run's name and nothing else.
+        say(&last.summary());
+    }
     Ok(exit_code(last.run.status))
 }
 
@@ -170,15 +176,9 @@ fn cli_error(error: SubmitError) -> CliError {
 
 /// Ctrl-C, and the signal that service managers and `timeout` send.
 async fn stop_on_signal(stop: CancellationToken) {
-    let terminated = async {
-        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-            Ok(mut signal) => signal.recv().await,
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminated => {}
+    match Signals::new() {
+        Ok(mut signals) => signals.next().await,
+        Err(_) => std::future::pending().await,
     }
     stop.cancel();
 }

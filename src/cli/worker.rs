@@ -4,16 +4,16 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use slog::{Logger, info, warn};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::{CliError, Context, EXIT_FORCED, EXIT_OK};
 use crate::broker::BrokerSettings;
+use crate::process::Signals;
 use crate::store::worker::WorkerStore;
 use crate::store::{Database, StoreError};
 use crate::telemetry::{Telemetry, error_chain, field};
 use crate::worker::command::{CommandHandler, CommandLimits};
-use crate::worker::pace::Backoff;
+use crate::worker::pace::Pauses;
 use crate::worker::{Worker, WorkerError};
 
 /// Work on the chunks of one queue by running a command for each
@@ -115,7 +115,7 @@ pub async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
 
 /// Waits until at least one placement can be worked with.
 async fn usable(databases: &[Database], log: &Logger) -> Result<(), StoreError> {
-    let mut backoff = Backoff::new();
+    let mut pauses = Pauses::default();
     loop {
         let mut usable = false;
         for database in databases {
@@ -130,7 +130,7 @@ async fn usable(databases: &[Database], log: &Logger) -> Result<(), StoreError> 
         if usable {
             return Ok(());
         }
-        backoff.pause().await;
+        pauses.pause().await;
     }
 }
 
@@ -143,26 +143,4 @@ fn sort(error: WorkerError) -> CliError {
 
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// SIGTERM and SIGINT.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self, CliError> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| CliError::Other("listening for signals".to_owned(), Some(error.into())))
-        };
-        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

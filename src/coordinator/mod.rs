@@ -22,11 +22,11 @@ use std::time::Duration;
 use runherd_actors::runtime::stage::StageSpec;
 use runherd_actors::runtime::{Registry, RegistryError, RunOutcome, Runtime, RuntimeHandle};
 use slog::{Logger, info, o, warn};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use uuid::Uuid;
 
 use crate::broker::{BrokerSettings, Publisher};
 use crate::config::{Config, ConfigError};
+use crate::process::{Signals, host_name};
 use crate::router::{Router, RouterError};
 use crate::store::{StoreError, presence as presence_store};
 use crate::telemetry::field;
@@ -156,7 +156,7 @@ impl Coordinator {
         let broker = BrokerSettings::from_config(&self.config)?;
         let router = Arc::new(start::router(&self.config, self.fail_fast, &log).await?);
         let placements = start::placements(&router, self.fail_fast, &log).await?;
-        let shared = Arc::new(Shared { router, coordinator_id, host: start::host_name(), log, config: self.config });
+        let shared = Arc::new(Shared { router, coordinator_id, host: host_name(), log, config: self.config });
         let (mut specs, publishers) = stages::built_in(&shared, &broker, &placements);
         start::check_broker(&publishers, &broker, self.fail_fast).await?;
         specs.extend(self.custom);
@@ -179,25 +179,6 @@ struct Started {
     shared: Arc<Shared>,
     runtime: Runtime,
     publishers: Vec<Publisher>,
-}
-
-/// SIGTERM and SIGINT.
-struct Signals {
-    term: Signal,
-    int: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
-        }
-    }
 }
 
 /// The first signal drains; a second one leaves at once.

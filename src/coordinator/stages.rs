@@ -189,8 +189,7 @@ fn publisher_factory(
         let port = BrokerPort::new(publisher.clone(), owned.log.clone());
         let settings = OutboxPublisherSettings {
             batch: config.batch,
-            retry_delay_min: config.retry_delay_min,
-            retry_delay_max: config.retry_delay_max,
+            retry_delay: Backoff { min: config.retry_delay_min, max: config.retry_delay_max },
         };
         boxed(OutboxPublisher::new(outbox, port, settings, u16::try_from(instance).unwrap_or_default()))
     })

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use runherd_actors::runtime::backoff::Backoff;
 use runherd_actors::stages::placements::PlacementRef;
 use slog::{Logger, info, warn};
 
@@ -11,15 +12,16 @@ use crate::config::{self, Config};
 use crate::router::{Router, RouterError};
 use crate::telemetry::{error_chain, field};
 
-const DELAY_MIN: Duration = Duration::from_millis(250);
-const DELAY_MAX: Duration = Duration::from_secs(10);
+/// Between two attempts to reach a server.
+const DELAYS: Backoff = Backoff { min: Duration::from_millis(500), max: Duration::from_secs(10) };
 /// How long the start waits for the broker before the stages begin without it.
 const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// The router, once the control database can be reached. A missing schema is not waited for: an operator has to act.
 pub(super) async fn router(config: &Config, fail_fast: bool, log: &Logger) -> Result<Router, StartError> {
-    let mut delay = DELAY_MIN;
+    let mut attempt = 0;
     loop {
+        let delay = DELAYS.delay(attempt);
         match Router::connect(config).await {
             Ok(router) => return Ok(router),
             Err(RouterError::Store(error)) if error.is_unavailable() && !fail_fast => {
@@ -29,7 +31,7 @@ pub(super) async fn router(config: &Config, fail_fast: bool, log: &Logger) -> Re
             Err(error) => return Err(error.into()),
         }
         tokio::time::sleep(delay).await;
-        delay = (delay * 2).min(DELAY_MAX);
+        attempt += 1;
     }
 }
 
@@ -39,7 +41,7 @@ pub(super) async fn placements(
     fail_fast: bool,
     log: &Logger,
 ) -> Result<Vec<PlacementRef>, StartError> {
-    let mut delay = DELAY_MIN;
+    let mut attempt = 0;
     loop {
         match router.placements().await {
             Ok(placements) => {
@@ -58,8 +60,8 @@ pub(super) async fn placements(
             }
             Err(error) => info!(log, "waiting for the list of placements"; field::ERROR => error_chain(&error)),
         }
-        tokio::time::sleep(delay).await;
-        delay = (delay * 2).min(DELAY_MAX);
+        tokio::time::sleep(DELAYS.delay(attempt)).await;
+        attempt += 1;
     }
 }
 
@@ -82,13 +84,4 @@ pub(super) async fn check_broker(
     let obstacle = publishers.iter().find_map(|publisher| publisher.state().borrow().obstacle());
     let reason = obstacle.unwrap_or_else(|| "it did not answer in time".to_owned());
     Err(StartError::Broker { url: settings.url.to_string(), reason })
-}
-
-/// This machine's name, for operators.
-pub(super) fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map(|name| name.trim().to_owned())
-        .ok()
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "unknown".to_owned())
 }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 pub use self::append::PartAppender;
 pub use self::view::{IntentView, PlacementProgress, PlacementView, RunSummary, RunView};
 use super::query::{Query, query};
-use super::{Database, StoreError};
+use super::{Database, StoreError, millis};
 
 const BEGIN_RUN: Query = query!("client/begin_run");
 const SEAL_RUN: Query = query!("client/seal_run");
@@ -215,9 +215,4 @@ impl ClientStore {
 pub async fn placement_progress(placement: &Database, run_id: RunId) -> Result<PlacementProgress, StoreError> {
     let row = placement.query_one(&PLACEMENT_PROGRESS, &[&run_id.0]).await?;
     Ok(PlacementProgress::new(&row))
-}
-
-/// PostgreSQL counts intervals in whole milliseconds here.
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::query::{Query, query};
 use super::shard_dispatcher::{advance_low, read_position};
-use super::{count, millis, routes_placements, status};
+use super::{count, millis, routes_placements, status, totals};
 use crate::router::SharedRouter;
 
 const DROP_STALE_INTENTS: Query = query!("finalizer/drop_stale_intents");
@@ -276,13 +276,4 @@ fn run_id(row: &Row) -> RunId {
 
 fn marks(row: &Row) -> Marks {
     Marks { shards: row.get("shards"), chunks: row.get("chunks") }
-}
-
-fn totals(row: &Row) -> Totals {
-    Totals {
-        succeeded: row.get("succeeded"),
-        failed: row.get("failed"),
-        cancelled: row.get("cancelled"),
-        lost: row.get("lost"),
-    }
 }

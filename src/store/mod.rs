@@ -22,7 +22,7 @@ pub mod shard_dispatcher;
 
 use std::time::Duration;
 
-use runherd_actors::model::RunStatus;
+use runherd_actors::model::{RunStatus, Totals};
 use runherd_actors::runtime::report::StageError;
 use tokio_postgres::Row;
 pub mod verify;
@@ -57,6 +57,16 @@ fn millis(duration: Duration) -> i64 {
 /// A column that counts something.
 fn count(row: &Row, column: &str) -> u64 {
     row.get::<_, i64>(column).max(0).unsigned_abs()
+}
+
+/// The four columns that count how chunks ended.
+fn totals(row: &Row) -> Totals {
+    Totals {
+        succeeded: row.get("succeeded"),
+        failed: row.get("failed"),
+        cancelled: row.get("cancelled"),
+        lost: row.get("lost"),
+    }
 }
 
 /// A column that holds a run's status.

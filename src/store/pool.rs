@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
+use runherd_actors::runtime::backoff::Backoff;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{NoTls, Row};
 use uuid::Uuid;
@@ -21,9 +22,8 @@ use super::error::is_retryable;
 use super::query::{Query, query};
 use super::{SessionSettings, StoreError};
 
-/// The first pause after the server could not be reached; it doubles up to [`PAUSE_MAX`].
-const PAUSE_MIN: Duration = Duration::from_millis(250);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long the circuit stays open after the server could not be reached.
+const PAUSES: Backoff = Backoff { min: Duration::from_millis(250), max: Duration::from_secs(5) };
 /// Attempts at a transaction that meets deadlocks or serialization failures.
 const ATTEMPTS: u32 = 5;
 
@@ -342,9 +342,8 @@ impl Database {
         if circuit.open_until.is_some_and(|until| Instant::now() < until) {
             return;
         }
-        let pause = PAUSE_MIN.saturating_mul(1 << circuit.failures.min(10)).min(PAUSE_MAX);
+        circuit.open_until = Some(Instant::now() + PAUSES.delay(circuit.failures));
         circuit.failures += 1;
-        circuit.open_until = Some(Instant::now() + pause);
         circuit.reason = crate::telemetry::error_chain(source.as_ref());
     }
 

@@ -171,6 +171,6 @@ impl Builder {
 }
 
 fn default_worker_id() -> String {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = crate::process::host_name();
     format!("{host}-{}-{:08x}", std::process::id(), rand::random::<u32>())
 }

@@ -17,7 +17,7 @@ use super::chunk::Handler;
 use super::core::{Core, Placement, take_up_to};
 use super::event::{Range, Ticket};
 use super::leases::Lease;
-use super::pace::Backoff;
+use super::pace::Pauses;
 use super::settle::{End, Verdict};
 use super::work::{Job, work};
 use crate::store::worker::{LeaseAnswer, LeaseKey, LeaseRefusal, Leased};
@@ -130,7 +130,7 @@ impl<H: Handler> Lane<H> {
         let settings = &self.core.settings;
         let keys: Vec<ChunkKey> = wanted.chunks.keys().copied().collect();
         let mut permits = Some(permits);
-        let mut backoff = Backoff::new();
+        let mut pauses = Pauses::default();
         let began = Instant::now();
         loop {
             let asked_at = Instant::now();
@@ -149,7 +149,7 @@ impl<H: Handler> Lane<H> {
             // While this placement is away, the others may use the room.
             drop(permits.take());
             let late = self.core.placements > 1 && began.elapsed() > PATIENCE;
-            if late || !self.pause(&mut backoff).await {
+            if late || !self.pause(&mut pauses).await {
                 return self.let_go(wanted);
             }
             permits = self.permits(keys.len()).await;
@@ -157,10 +157,10 @@ impl<H: Handler> Lane<H> {
     }
 
     /// False if the worker drains.
-    async fn pause(&self, backoff: &mut Backoff) -> bool {
+    async fn pause(&self, pauses: &mut Pauses) -> bool {
         tokio::select! {
             () = self.core.drain.cancelled() => false,
-            () = backoff.pause() => true,
+            () = pauses.pause() => true,
         }
     }
 

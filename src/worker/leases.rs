@@ -14,7 +14,7 @@ use slog::{Logger, info, warn};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::pace::{Backoff, RateLimit};
+use super::pace::{Pauses, RateLimit};
 use crate::store::worker::{LeaseKey, RenewAnswer, WorkerStore};
 use crate::telemetry::{error_chain, field};
 
@@ -130,7 +130,7 @@ impl Leases {
 
 /// Renews what is held on one placement, for as long as it is polled.
 pub(super) async fn heartbeat(leases: &Leases, store: &WorkerStore, ttl: Duration, log: &Logger) {
-    let mut backoff = Backoff::new();
+    let mut pauses = Pauses::default();
     let complaints = RateLimit::new();
     loop {
         let until = leases.next_due().unwrap_or_else(|| Instant::now() + IDLE);
@@ -142,7 +142,7 @@ pub(super) async fn heartbeat(leases: &Leases, store: &WorkerStore, ttl: Duratio
         let asked_at = Instant::now();
         match store.renew(&due, ttl).await {
             Ok(answers) => {
-                backoff.reset();
+                pauses.reset();
                 let tokens: HashMap<ChunkKey, LeaseToken> = due.iter().map(|key| (key.chunk, key.token)).collect();
                 for (chunk, answer) in answers {
                     let Some(&token) = tokens.get(&chunk) else { continue };
@@ -156,7 +156,7 @@ pub(super) async fn heartbeat(leases: &Leases, store: &WorkerStore, ttl: Duratio
                 if complaints.allows() {
                     warn!(log, "leases cannot be renewed, trying again"; field::ERROR => error_chain(&error), "leases" => due.len());
                 }
-                backoff.pause().await;
+                pauses.pause().await;
             }
         }
     }

@@ -4,27 +4,26 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(3);
+use runherd_actors::runtime::backoff::Backoff;
 
-/// Pauses between attempts: they double, and each is jittered so that a fleet does not return in step.
-pub(crate) struct Backoff {
-    next: Duration,
+/// Between two attempts at a database or a broker.
+const BACKOFF: Backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_secs(3) };
+
+/// Pauses between attempts that fail in a row.
+#[derive(Default)]
+pub(crate) struct Pauses {
+    failures: u32,
 }
 
-impl Backoff {
-    pub(crate) fn new() -> Self {
-        Self { next: PAUSE_MIN }
-    }
-
+impl Pauses {
     pub(crate) fn reset(&mut self) {
-        self.next = PAUSE_MIN;
+        self.failures = 0;
     }
 
     pub(crate) async fn pause(&mut self) {
-        let jittered = self.next.mul_f64(rand::random_range(0.5..1.0));
-        self.next = (self.next * 2).min(PAUSE_MAX);
-        tokio::time::sleep(jittered).await;
+        let delay = BACKOFF.delay(self.failures);
+        self.failures += 1;
+        tokio::time::sleep(delay).await;
     }
 }
 

@@ -16,7 +16,7 @@ use super::chunk::{ChunkError, Outcome};
 use super::core::{Core, Placement};
 use super::event::Ticket;
 use super::leases::Lease;
-use super::pace::{Backoff, RateLimit};
+use super::pace::{Pauses, RateLimit};
 use crate::store::StoreError;
 use crate::store::worker::{EndAnswer, Failure, LeaseKey};
 use crate::telemetry::{error_chain, field};
@@ -105,7 +105,7 @@ struct Settler {
 impl Settler {
     async fn commit(&self, call: Vec<End>) {
         let mut rest = vec![call];
-        let mut backoff = Backoff::new();
+        let mut pauses = Pauses::default();
         while let Some(mut call) = rest.pop() {
             let answered = tokio::select! {
                 biased;
@@ -117,7 +117,7 @@ impl Settler {
             };
             match answered {
                 Ok(answers) => {
-                    backoff.reset();
+                    pauses.reset();
                     self.settled(call, &answers);
                 }
                 Err(error) if is_final(&error) && call.len() > 1 => {
@@ -133,7 +133,7 @@ impl Settler {
                     rest.push(call);
                     tokio::select! {
                         () = self.core.give_up.cancelled() => {}
-                        () = backoff.pause() => {}
+                        () = pauses.pause() => {}
                     }
                 }
             }

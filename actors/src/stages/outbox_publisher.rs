@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::model::ClaimToken;
+use crate::runtime::backoff::Backoff;
 use crate::runtime::report::{CycleReport, StageError};
 use crate::runtime::stage::{CycleContext, Stage};
 
@@ -148,10 +149,8 @@ pub trait PublishPort: Send + Sync {
 pub struct OutboxPublisherSettings {
     /// Deliveries claimed at a time.
     pub batch: u32,
-    /// The first delay after a failure; it doubles with each.
-    pub retry_delay_min: Duration,
-    /// The longest such delay.
-    pub retry_delay_max: Duration,
+    /// The delay after a failure.
+    pub retry_delay: Backoff,
 }
 
 /// Where a publisher is in one outbox shard.
@@ -242,14 +241,11 @@ impl<O: OutboxPort, B: PublishPort> OutboxPublisher<O, B> {
             PublishOutcome::Refused(reason) => format!("refused: {reason}"),
             PublishOutcome::ClosedByBroker(text) => format!("the broker closed on it: {text}"),
         };
-        settlement.failed.push(FailedDelivery { event_id, error, delay: self.delay(delivery.attempts) });
-    }
-
-    /// Jittered exponential backoff.
-    fn delay(&self, attempts: u32) -> Duration {
-        let full =
-            self.settings.retry_delay_min.saturating_mul(1 << attempts.min(20)).min(self.settings.retry_delay_max);
-        full.mul_f64(rand::random_range(0.5..=1.0))
+        settlement.failed.push(FailedDelivery {
+            event_id,
+            error,
+            delay: self.settings.retry_delay.delay(delivery.attempts),
+        });
     }
 }
 

@@ -8,6 +8,8 @@ use serde_json::Value;
 use tokio_postgres::Row;
 use tokio_postgres::types::Json;
 
+use crate::store::totals;
+
 /// One line of the list of runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunSummary {
@@ -255,15 +257,6 @@ impl PlacementProgress {
             cancelled: row.get("cancelled"),
             lost: row.get("lost"),
         }
-    }
-}
-
-fn totals(row: &Row) -> Totals {
-    Totals {
-        succeeded: row.get("succeeded"),
-        failed: row.get("failed"),
-        cancelled: row.get("cancelled"),
-        lost: row.get("lost"),
     }
 }
 
