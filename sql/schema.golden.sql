@@ -938,6 +938,7 @@ CREATE TABLE runherd.outbox_events (
     CONSTRAINT outbox_events_check CHECK (((status = 'published'::text) = ((published_at IS NOT NULL) AND (proof IS NOT NULL)))),
     CONSTRAINT outbox_events_dedupe_key_check CHECK (((octet_length(dedupe_key) >= 1) AND (octet_length(dedupe_key) <= 255))),
     CONSTRAINT outbox_events_exchange_check CHECK ((octet_length(exchange) <= 255)),
+    CONSTRAINT outbox_events_headers_check CHECK ((json_typeof(headers) = 'object'::text)),
     CONSTRAINT outbox_events_routing_key_check CHECK ((octet_length(routing_key) <= 255)),
     CONSTRAINT outbox_events_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'published'::text, 'parked'::text])))
 )

@@ -179,13 +179,12 @@ async fn parked_events_are_published_by_themselves_once_their_queue_is_bound_aga
         ("outbox_publisher.parked_delay", "100ms"),
     ];
     let hand = Stagehand::new("parked_events_are_published", &settings).await;
-    let run = hand.dispatched(json!({"queue": "q", "shards": 1, "policy": {"window": 1}}), &parts(1, 6)).await;
     let (sql, rabbit) = (hand.only(), hand.world.rabbit());
+    rabbit.declare_queue("mine", json!({})).await;
+    for _ in 0..5 {
+        emit(sql, "runherd", "mine.test", "{}").await;
+    }
     let mut publisher = hand.outbox_publisher(hand.control_id(), hand.broker().await, 0);
-    assert_eq!(tick(&mut publisher).await.counts, [("published", 3)]);
-    rabbit.delete_binding("runherd", CHUNKS, "chunk.ready.q").await;
-    sql.run("UPDATE runherd.run_guards SET dispatch_window = 10 WHERE run_id = $1", &[&run.0]).await;
-    hand.dispatch().await;
     until("the events to be parked", LIMIT, async || {
         tick(&mut publisher).await;
         let parked = "SELECT count(*) FROM runherd.outbox_events WHERE status = 'parked' AND proof IS NULL";
@@ -193,7 +192,29 @@ async fn parked_events_are_published_by_themselves_once_their_queue_is_bound_aga
     })
     .await;
     hand.assert_invariants().await;
-    rabbit.bind("runherd", CHUNKS, "chunk.ready.q").await;
+    rabbit.bind("runherd", "mine", "mine.test").await;
+    until("the outbox to be empty", LIMIT, async || {
+        tick(&mut publisher).await;
+        (waiting(sql).await == 0).then_some(())
+    })
+    .await;
+    hand.assert_invariants().await;
+    assert_eq!(ids(&received(&hand, "mine", 5).await).into_iter().collect::<BTreeSet<_>>().len(), 5);
+}
+
+#[tokio::test]
+async fn a_queue_that_lost_its_binding_gets_it_back_with_the_next_attempt() {
+    let hand = Stagehand::new("a_queue_that_lost_its_binding", &[("outbox_publisher.retry_delay_min", "10ms")]).await;
+    let run = hand.dispatched(json!({"queue": "q", "shards": 1, "policy": {"window": 1}}), &parts(1, 6)).await;
+    let (sql, rabbit) = (hand.only(), hand.world.rabbit());
+    let mut publisher = hand.outbox_publisher(hand.control_id(), hand.broker().await, 0);
+    assert_eq!(tick(&mut publisher).await.counts, [("published", 3)]);
+    rabbit.delete_binding("runherd", CHUNKS, "chunk.ready.q").await;
+    sql.run("UPDATE runherd.run_guards SET dispatch_window = 10 WHERE run_id = $1", &[&run.0]).await;
+    hand.dispatch().await;
+    assert_eq!(tick(&mut publisher).await.counts, [("pushed_back", 5)]);
+    let published = "SELECT count(*) FROM runherd.outbox_events WHERE kind = 'chunk.ready' AND status = 'published'";
+    assert_eq!(sql.value::<i64>(published, &[]).await, 1, "a returned event is never marked published");
     until("the outbox to be empty", LIMIT, async || {
         tick(&mut publisher).await;
         (waiting(sql).await == 0).then_some(())

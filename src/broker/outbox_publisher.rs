@@ -1,4 +1,7 @@
 //! outbox_publisher's adapter to the broker: declares a queue before the first event for it, and publishes.
+//!
+//! An event that finds no queue is returned, and pays an attempt; the queue is declared again before its next one, so that a
+//! queue or a binding that was deleted comes back without an operator.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -44,6 +47,15 @@ impl BrokerPort {
             }
         }
     }
+
+    fn forget_lost_queues(&self, keys: &[String], outcomes: &[PublishOutcome]) {
+        let mut declared = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, outcome) in keys.iter().zip(outcomes) {
+            if let (Some(queue), PublishOutcome::Unroutable { .. }) = (queue_of_chunk_ready_key(key), outcome) {
+                declared.remove(queue);
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for BrokerPort {
@@ -56,7 +68,10 @@ impl std::fmt::Debug for BrokerPort {
 impl PublishPort for BrokerPort {
     async fn publish(&self, batch: Vec<Message>) -> Vec<PublishOutcome> {
         self.declare_new_queues(&batch).await;
-        self.publisher.publish(batch).await
+        let keys: Vec<String> = batch.iter().map(|message| message.routing_key.clone()).collect();
+        let outcomes = self.publisher.publish(batch).await;
+        self.forget_lost_queues(&keys, &outcomes);
+        outcomes
     }
 
     fn blocked(&self) -> Option<String> {

@@ -4,7 +4,7 @@
 //! confirmed and did not return, and that a batch ends by its deadline whatever the broker does. Batches do not overlap:
 //! when the broker closes a channel, only the batch that was in flight is blamed. Does not know what outcomes lead to.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,7 +87,7 @@ impl Publishing {
     }
 
     /// Declares everything on a fresh connection. What the broker refuses is logged; only the exchange is indispensable.
-    fn declare_all(&self, link: &mut Link, life: &Life) -> Result<HashSet<String>, Loss> {
+    fn declare_all(&self, link: &mut Link, life: &Life) -> Result<(), Loss> {
         let topology = &life.settings.topology;
         match topology::declare_exchange(link, topology) {
             Ok(()) => {}
@@ -99,15 +99,14 @@ impl Publishing {
             Err(Refusal::Refused(error)) => warn!(life.log, "a queue is not as configured"; "error" => %error),
             Err(Refusal::Lost(loss)) => return Err(loss),
         }
-        let mut declared = HashSet::new();
         for name in &self.remembered {
             match topology::declare_chunk_queue(link, topology, name) {
-                Ok(()) => _ = declared.insert(name.clone()),
+                Ok(()) => {}
                 Err(Refusal::Refused(error)) => warn!(life.log, "a queue is not as configured"; "error" => %error),
                 Err(Refusal::Lost(loss)) => return Err(loss),
             }
         }
-        Ok(declared)
+        Ok(())
     }
 
     /// Declares queues on request. All are tried; the first refusal is the answer.
@@ -121,11 +120,11 @@ impl Publishing {
         let mut lost = None;
         for name in names {
             self.remembered.insert(name.clone());
-            if session.declared.contains(&name) || lost.is_some() {
+            if lost.is_some() {
                 continue;
             }
             match topology::declare_chunk_queue(&mut session.link, &life.settings.topology, &name) {
-                Ok(()) => _ = session.declared.insert(name),
+                Ok(()) => {}
                 Err(Refusal::Refused(error)) => answer = answer.and(Err(error)),
                 Err(Refusal::Lost(loss)) => {
                     answer = answer.and(Err(BrokerError::NotConnected(loss.to_string())));
@@ -175,7 +174,7 @@ impl Duty for Publishing {
     }
 
     fn serve(&mut self, mut link: Link, life: &Life) -> End {
-        let ready = self.declare_all(&mut link, life).and_then(|declared| Session::open(link, declared));
+        let ready = self.declare_all(&mut link, life).and_then(|()| Session::open(link));
         let mut session = match ready {
             Ok(session) => session,
             Err(loss) => return End::Lost { loss, healthy: false },
@@ -276,7 +275,6 @@ impl Lane {
 struct Session {
     link: Link,
     lane: Lane,
-    declared: HashSet<String>,
     blocked: Option<String>,
     /// Whether anything was confirmed. Until then one message goes at a time: a blocked broker says so only after the
     /// first, and a whole window would be unknown.
@@ -291,9 +289,9 @@ impl Drop for Session {
 }
 
 impl Session {
-    fn open(mut link: Link, declared: HashSet<String>) -> Result<Self, Loss> {
+    fn open(mut link: Link) -> Result<Self, Loss> {
         let lane = Lane::open(&mut link)?;
-        Ok(Self { link, lane, declared, blocked: None, proven: false })
+        Ok(Self { link, lane, blocked: None, proven: false })
     }
 
     fn close(mut self) {

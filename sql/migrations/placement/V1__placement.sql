@@ -128,7 +128,7 @@ CREATE TABLE runherd.outbox_events (
     kind         text NOT NULL,
     exchange     text NOT NULL DEFAULT 'runherd' CHECK (octet_length(exchange) <= 255),
     routing_key  text NOT NULL CHECK (octet_length(routing_key) <= 255),
-    headers      json NOT NULL,
+    headers      json NOT NULL CHECK (json_typeof(headers) = 'object'),
     payload      json NOT NULL,
     status       text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'published', 'parked')),
     redeliveries int NOT NULL DEFAULT 0,
