@@ -3,6 +3,7 @@
 //! Queue figures are as old as the server's statistics interval: 200 ms on the servers of `deploy/dev`, 5 s on one with
 //! default settings. So a test waits for a figure with [`crate::until`].
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -10,9 +11,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use url::Url;
 
+use crate::wait::{POLL_INTERVAL, until};
+
 /// Longer than any answer of a healthy server on a busy machine; deleting a virtual host with many queues is the slowest.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// What may pass until something that is to happen is seen.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A client of the management API, bound to one virtual host. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -55,12 +60,6 @@ pub struct Message {
 pub struct Connection {
     /// The server's name for it, which closes it.
     pub name: String,
-    /// The name that the client gave, if it gave one.
-    #[serde(default)]
-    pub user_provided_name: Option<String>,
-    /// `running`, `blocked`, `blocking` …; absent shortly after it was opened.
-    #[serde(default)]
-    pub state: Option<String>,
 }
 
 /// What becomes of messages that [`Rabbit::get`] reads.
@@ -263,11 +262,11 @@ impl Rabbit {
 
     /// The connections to the virtual host. One that was just opened may be missing for a moment.
     pub async fn connections(&self) -> Vec<Connection> {
-        let path = format!("vhosts/{}/connections", segment(&self.vhost));
-        let mut connections = self.expect("GET", path, None).await;
+        // With statistics, the list is seconds old.
+        let mut connections = self.expect("GET", "connections?disable_stats=true".to_owned(), None).await;
         // One that is just closing is listed without a name.
         if let Some(all) = connections.as_array_mut() {
-            all.retain(|connection| connection["name"].is_string());
+            all.retain(|connection| connection["name"].is_string() && connection["vhost"] == self.vhost);
         }
         serde_json::from_value(connections).expect("connections as the management API describes them")
     }
@@ -280,6 +279,50 @@ impl Rabbit {
             Ok(answer) if answer.status < 300 => true,
             other => panic!("RabbitMQ's API: closing connection {name}: {other:?}"),
         }
+    }
+
+    /// Waits for a connection that is not among the `known` and can be closed (the API refuses what is younger than its
+    /// statistics, which takes seconds), adds it to them and answers its name.
+    pub async fn fresh_connection(&self, known: &mut HashSet<String>) -> String {
+        until("a connection that can be closed", LIMIT, async || {
+            let fresh = self.connections().await.into_iter().find(|connection| !known.contains(&connection.name))?;
+            let path = format!("connections/{}", segment(&fresh.name));
+            let closable = self.request("GET", path, None).await.is_ok_and(|answer| answer.status == 200);
+            closable.then(|| {
+                known.insert(fresh.name.clone());
+                fresh.name
+            })
+        })
+        .await
+    }
+
+    /// The names of the connections, as soon as there are any.
+    pub async fn until_connected(&self) -> HashSet<String> {
+        until("a connection", LIMIT, async || {
+            let names: HashSet<String> =
+                self.connections().await.into_iter().map(|connection| connection.name).collect();
+            (!names.is_empty()).then_some(names)
+        })
+        .await
+    }
+
+    /// Waits until a queue has these figures.
+    ///
+    /// # Panics
+    /// When the limit is over, with the figures that it had at last.
+    pub async fn until_depth(&self, queue: &str, ready: u64, unacked: u64) {
+        let mut last = None;
+        let reached = async {
+            loop {
+                last = self.depth(queue).await;
+                if last.is_some_and(|depth| (depth.ready, depth.unacked) == (ready, unacked)) {
+                    break;
+                }
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+        };
+        let reached = tokio::time::timeout(LIMIT, reached).await.is_ok();
+        assert!(reached, "{queue}: {last:?}, not {ready} ready and {unacked} unacknowledged, after {LIMIT:?}");
     }
 
     /// Sets a policy, such as `{"max-length": 1, "overflow": "reject-publish"}` for the queues of a pattern.
