@@ -230,6 +230,11 @@ impl Consuming {
         self.deliver = None;
         let guard = link.guard(link.patience(), "a cancel");
         let cancelled = guard.explain(consumer.cancel());
+        if cancelled.is_ok() {
+            // The library answers the cancel before it tells the consumer. A consumer that is gone by then ends its
+            // thread, and with it the acks that it has not sent. What comes before the word goes back to the queue.
+            while matches!(consumer.receiver().recv(), Ok(ConsumerMessage::Delivery(_))) {}
+        }
         drop(guard);
         let mut told = cancelled.is_ok() && self.tell(None, unsettled, link, channel).is_ok();
         while told && unsettled.open() > 0 {
