@@ -11,7 +11,7 @@ use runherd_integration_tests::herd::{Herd, LIMIT};
 use runherd_integration_tests::process::{CONTROL_SOCKET, Launch};
 use runherd_integration_tests::servers::PrivatePostgres;
 use runherd_integration_tests::world::Servers;
-use runherd_integration_tests::{World, until};
+use runherd_integration_tests::{Process, World, until};
 use serde_json::Value;
 use tokio::net::UnixDatagram;
 use uuid::Uuid;
@@ -100,10 +100,14 @@ async fn an_operator_sees_and_steers_the_stages() {
     let status = station.ready().await;
     let stages = status["runtime"]["stages"].as_array().expect("a list");
     for family in STAGES.iter().map(|stage| stage.name).chain(["presence", "reporting"]) {
-        let found = stages.iter().find(|stage| stage["family"] == family);
-        let found = found.unwrap_or_else(|| panic!("{family} is not in {status}"));
-        assert_eq!(found["last"]["end"], "ok", "{found}");
+        assert!(stages.iter().any(|stage| stage["family"] == family), "{family} is not in {status}");
     }
+    until("every stage's first cycle to end well", LIMIT, async || {
+        let status = station.told(&["status"]).await;
+        let stages = status["runtime"]["stages"].as_array()?;
+        stages.iter().all(|stage| stage["last"]["end"] == "ok").then_some(())
+    })
+    .await;
     let table = herd.succeed(&["stages", "status", "--socket", &station.socket]).await;
     assert!(table.contains("ready") && table.contains("outbox_publisher/control/1"), "{table}");
 
@@ -132,6 +136,23 @@ async fn an_operator_sees_and_steers_the_stages() {
     assert_eq!(unknown.status.code(), Some(65));
     assert!(text(&unknown.stderr).contains("\"shard\""), "{}", text(&unknown.stderr));
     assert!(text(&unknown.stderr).contains("shard_dispatcher/0"), "the names that there are");
+}
+
+#[tokio::test]
+async fn a_coordinator_that_waits_for_its_servers_says_so() {
+    let station = Station::new(Herd::new("a_coordinator_that_waits").await);
+    let nobody = ["--set", "control.url=postgresql://x@127.0.0.1:1/x", "--set", "runtime.probe_listen=127.0.0.1:0"];
+    let mut coordinator = station.coordinator("coordinator").args(nobody).start();
+    let address = probe_address(&mut coordinator).await;
+    assert_eq!(get(&address, "/livez").await.map(|(status, _)| status), Some(200));
+    let (status, body) = get(&address, "/readyz").await.expect("an answer");
+    assert_eq!((status, &body["not_ready"][0]["what"]), (503, &Value::from("coordinator")), "{body}");
+    let answer = station.stages(&["status"]).await;
+    assert_eq!(answer.status.code(), Some(69));
+    assert!(text(&answer.stderr).contains("waits for its servers"), "{}", text(&answer.stderr));
+    coordinator.term();
+    assert_eq!(coordinator.wait(LIMIT).await.code(), Some(0));
+    assert!(!Path::new(&station.socket).exists(), "it leaves nothing behind");
 }
 
 #[tokio::test]
@@ -186,6 +207,13 @@ async fn at_the_usual_place_the_second_coordinator_runs_without_a_socket() {
     second.wait_for_line("run begins", LIMIT).await;
 }
 
+/// Where the probe listens: the system chose the port.
+async fn probe_address(coordinator: &mut Process) -> String {
+    let line = coordinator.wait_for_line("the probe listens", LIMIT).await;
+    let line: Value = serde_json::from_str(&line).expect("a line of JSON");
+    line["address"].as_str().expect("an address").to_owned()
+}
+
 /// The status and the body of an answer.
 async fn get(address: &str, path: &str) -> Option<(u16, Value)> {
     let url = format!("http://{address}{path}");
@@ -207,9 +235,7 @@ async fn the_probe_tells_readiness_from_life() {
     let world = World::on("the_probe_tells", Servers::from_env().with_postgres(&postgres)).await;
     let herd = Herd::in_world(world, &[]).await;
     let mut coordinator = herd.launch("coordinator", &["serve", "--set", "runtime.probe_listen=127.0.0.1:0"]).start();
-    let line: Value =
-        serde_json::from_str(&coordinator.wait_for_line("the probe listens", LIMIT).await).expect("a line of JSON");
-    let address = line["address"].as_str().expect("an address").to_owned();
+    let address = probe_address(&mut coordinator).await;
     let readiness = async |expected: u16| {
         until(format!("/readyz to answer {expected}"), LIMIT, async || {
             get(&address, "/readyz").await.filter(|(status, _)| *status == expected)

@@ -131,21 +131,14 @@ impl Coordinator {
 
     fn run_on(self, tokio: &Arc<tokio::runtime::Runtime>) -> Result<RunOutcome, StartError> {
         let mut signals = tokio.block_on(async { Signals::new() })?;
-        let log = self.log.clone();
-        let mut outside = tokio.block_on(Outside::open(&self.config, &log))?;
+        let mut outside = tokio.block_on(Outside::open(&self.config, &self.log))?;
         let started = tokio.block_on(async {
             tokio::select! {
                 started = self.start() => started,
                 () = signals.next() => Err(StartError::Interrupted),
             }
-        });
-        let Started { shared, runtime, publishers } = match started {
-            Ok(started) => started,
-            Err(error) => {
-                tokio.block_on(outside.close(SHUTDOWN));
-                return Err(error);
-            }
-        };
+        })?;
+        let Started { shared, runtime, publishers } = started;
         let handle = runtime.handle();
         tokio.block_on(async { outside.begin(&handle, &shared.log) });
         let listener = tokio.spawn(listener::listen(Arc::clone(&shared), handle.clone()));

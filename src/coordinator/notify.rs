@@ -9,6 +9,7 @@ use runherd_actors::runtime::RuntimeHandle;
 use runherd_actors::runtime::status::{Phase, RuntimeStatus};
 use sd_notify::NotifyState;
 use slog::{Logger, warn};
+use tokio::sync::watch;
 
 use super::health::lacks;
 use crate::telemetry::field;
@@ -21,8 +22,14 @@ pub(super) fn starting(log: &Logger) {
     tell(&[NotifyState::Status("waiting for its servers")], log);
 }
 
-/// Tells how the run goes, until it has ended.
-pub(super) async fn follow(handle: RuntimeHandle, log: Logger) {
+/// Tells how the run goes, from the next beat until it has ended.
+pub(super) fn follow(handle: RuntimeHandle, log: Logger) -> impl Future<Output = ()> + Send {
+    // Before the run begins: its first beat is that it has.
+    let beats = handle.beats();
+    follow_beats(handle, beats, log)
+}
+
+async fn follow_beats(handle: RuntimeHandle, mut beats: watch::Receiver<Instant>, log: Logger) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;
     }
@@ -31,11 +38,10 @@ pub(super) async fn follow(handle: RuntimeHandle, log: Logger) {
         warn!(log, "systemd's watchdog is shorter than a coordinator's beats; set WatchdogSec to 2 s or more";
             "watchdog_ms" => u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
     }
-    let mut beats = handle.beats();
-    loop {
+    while beats.changed().await.is_ok() {
         let status = handle.status();
         told.all(&status, &log);
-        if status.phase == Phase::Ended || beats.changed().await.is_err() {
+        if status.phase == Phase::Ended {
             return;
         }
     }
@@ -80,10 +86,12 @@ impl Told {
     }
 }
 
-/// One line for `systemctl status`; it changes only when something happens.
+/// One line for `systemctl status`; the same as long as all is well.
 fn line(status: &RuntimeStatus) -> String {
-    if status.phase == Phase::Draining {
-        return "draining".to_owned();
+    match status.phase {
+        Phase::Draining => return "draining".to_owned(),
+        Phase::Ended => return "ended".to_owned(),
+        Phase::Created | Phase::Running => {}
     }
     let lacks = lacks(status);
     let line = match lacks.first() {
