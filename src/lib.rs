@@ -3,6 +3,7 @@
 pub mod broker;
 pub mod cli;
 pub mod config;
+pub mod control;
 pub mod coordinator;
 pub mod explain;
 pub mod policy;

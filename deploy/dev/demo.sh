@@ -29,6 +29,8 @@ trap 'exit 143' TERM
 # A database and a configuration of its own.
 export RUNHERD__CONTROL__URL=$RUNHERD_TEST_PG_URL
 export RUNHERD__BROKER__URL=$RUNHERD_TEST_AMQP_URL
+# Its usual place is for the coordinator that somebody operates here.
+export RUNHERD__RUNTIME__CONTROL_SOCKET=none
 "$runherd" migrate
 
 echo "demo: collecting the source files of the project's dependencies"

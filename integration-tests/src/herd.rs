@@ -16,7 +16,7 @@ use runherd_actors::model::RunId;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::process::{Launch, runherd_binary};
+use crate::process::{CONTROL_SOCKET, Launch, runherd_binary};
 use crate::{Database, Process, World, logs, until};
 
 /// What any one step may take on a slow machine.
@@ -109,7 +109,7 @@ impl Herd {
     /// If it cannot be started.
     pub async fn run(&self, command: &[&str]) -> Output {
         let mut process = tokio::process::Command::new(runherd_binary());
-        process.args(self.flags()).args(command).kill_on_drop(true);
+        process.args(self.flags()).args(command).env(CONTROL_SOCKET, "none").kill_on_drop(true);
         let output = tokio::time::timeout(LIMIT, process.output()).await;
         output.unwrap_or_else(|_| panic!("{command:?} did not end; logs: {}", logs::whereabouts())).expect("it starts")
     }

@@ -13,6 +13,10 @@ use crate::wait::until;
 use crate::world::World;
 use crate::{logs, wait};
 
+/// The variable that says where a coordinator's control socket is. All tests share the usual place: there is none unless a test
+/// asks for one.
+pub const CONTROL_SOCKET: &str = "RUNHERD__RUNTIME__CONTROL_SOCKET";
+
 /// What to run. [`Launch::start`] runs it.
 #[derive(Debug)]
 pub struct Launch {
@@ -105,7 +109,7 @@ impl Process {
     /// `runherd`, to be started with a name that its logs bear.
     #[must_use]
     pub fn runherd(world: &World, name: &str) -> Launch {
-        Self::program(world, name, runherd_binary())
+        Self::program(world, name, runherd_binary()).env(CONTROL_SOCKET, "none")
     }
 
     /// Any program.

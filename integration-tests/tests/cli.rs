@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use runherd_integration_tests::World;
 use runherd_integration_tests::herd::{Herd, LIMIT};
-use runherd_integration_tests::process::{Process, runherd_binary};
+use runherd_integration_tests::process::{CONTROL_SOCKET, Process, runherd_binary};
 
 /// Runs `runherd` with these arguments against a world that nobody migrated.
 async fn runherd(world: &World, arguments: &[&str]) -> Output {
     let mut command = tokio::process::Command::new(runherd_binary());
     command.args(["--set", &format!("control.url={}", world.pg_url())]);
     command.args(["--set", &format!("broker.url={}", world.amqp_url())]);
+    command.env(CONTROL_SOCKET, "none");
     let output = tokio::time::timeout(LIMIT, command.args(arguments).kill_on_drop(true).output()).await;
     output.expect("it ends").expect("it starts")
 }

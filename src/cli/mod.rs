@@ -81,7 +81,7 @@ enum Command {
     Serve(serve::Args),
     /// Bring the databases to the schema of this program
     Migrate(migrate::Args),
-    /// List the stages of a coordinator and what each is for
+    /// List the stages of a coordinator; show what those of a running one do, pause, resume or tick them
     Stages(stages::Args),
     /// Submit a run: one chunk for each line, or for each step of a range
     Submit(Box<submit::Args>),
@@ -228,11 +228,12 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
     if let Command::Config(command) = &cli.command {
         return config_command(command, &sources, cli.common.json);
     }
-    if let Command::Stages(args) = &cli.command {
-        return stages::run(args, cli.common.json, &mut std::io::stdout().lock());
-    }
+    let command = match cli.command {
+        Command::Stages(args) => return stages::run(args, &sources, cli.common.json, &mut std::io::stdout().lock()),
+        command => command,
+    };
     let context = Context { loaded: Config::load(&sources)?, json: cli.common.json };
-    if let Command::Serve(args) = &cli.command {
+    if let Command::Serve(args) = &command {
         return serve::run(args, &context);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -240,7 +241,7 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
         .build()
         .map_err(|error| CliError::Other("starting the runtime".to_owned(), Some(error.into())))?;
     runtime.block_on(async {
-        match cli.command {
+        match command {
             Command::Migrate(args) => migrate::run(args, &context).await,
             Command::Config(_) | Command::Serve(_) | Command::Stages(_) => Ok(EXIT_OK),
             Command::Submit(args) => submit::run(*args, &context).await,

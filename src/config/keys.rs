@@ -4,6 +4,7 @@
 //! the reference file come from that one declaration, so that none of them can disagree with another. This module does
 //! not know where values come from.
 
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use url::Url;
 use super::problem::Fault;
 use super::secret::redact;
 use super::sections::sections;
+use crate::control::SOCKET_PATH_BYTES;
 
 /// Declares a section: a struct with serde, `Default` and `section()`. Each field is `name: type = default, rule;`.
 macro_rules! section {
@@ -91,6 +93,10 @@ pub(crate) enum Rule {
     OneOf(&'static [&'static str]),
     /// The path of a file.
     Path,
+    /// The path of a Unix socket, or a word that stands for no socket.
+    Socket,
+    /// An IP address and a port.
+    Address,
     /// A PostgreSQL URL that names a host and a database.
     PostgresUrl,
     /// An AMQP URL.
@@ -146,6 +152,8 @@ impl Rule {
             Self::Span(range) => format!("{} to {}", human(*range.start()), human(*range.end())),
             Self::OneOf(words) => quoted(words),
             Self::Path => "the path of a file".to_owned(),
+            Self::Socket => format!("a path of at most {SOCKET_PATH_BYTES} bytes, or none"),
+            Self::Address => "127.0.0.1:8642".to_owned(),
             Self::PostgresUrl => "postgresql://user@host:5432/database".to_owned(),
             Self::AmqpUrl => "amqp://user@host:5672/vhost".to_owned(),
         }
@@ -156,7 +164,8 @@ impl Rule {
             Self::Count(_) => "a whole number".to_owned(),
             Self::Span(_) => "a duration such as \"30s\" or \"1m 30s\"".to_owned(),
             Self::OneOf(words) => format!("one of {}", quoted(words)),
-            Self::Path | Self::PostgresUrl | Self::AmqpUrl => format!("a text ({})", self.allowed()),
+            Self::Address => format!("an IP address with a port ({})", self.allowed()),
+            Self::Path | Self::Socket | Self::PostgresUrl | Self::AmqpUrl => format!("a text ({})", self.allowed()),
         }
     }
 
@@ -181,7 +190,9 @@ impl Rule {
                     Err(_) => Err(wrong_type()),
                 },
                 Self::OneOf(words) if !words.contains(&text.as_str()) => Err(wrong_type()),
-                Self::Path if text.is_empty() => Err(wrong_type()),
+                Self::Path | Self::Socket if text.is_empty() => Err(wrong_type()),
+                Self::Socket if text.len() > SOCKET_PATH_BYTES => Err(self.out_of_range(key, raw)),
+                Self::Address if text.parse::<SocketAddr>().is_err() => Err(wrong_type()),
                 Self::PostgresUrl => postgres_url(text).map(drop).map_err(|why| bad_url(key, text, why)),
                 Self::AmqpUrl => amqp_url(text).map(drop).map_err(|why| bad_url(key, text, why)),
                 _ => Ok(()),
@@ -198,8 +209,12 @@ impl Rule {
     ) -> Result<(), Fault> {
         match value {
             Some(value) if range.contains(&value) => Ok(()),
-            _ => Err(Fault::OutOfRange { key: key.to_owned(), value: plain(raw), allowed: self.allowed() }),
+            _ => Err(self.out_of_range(key, raw)),
         }
+    }
+
+    fn out_of_range(&self, key: &str, raw: &Raw) -> Fault {
+        Fault::OutOfRange { key: key.to_owned(), value: plain(raw), allowed: self.allowed() }
     }
 
     fn show(&self, raw: &Raw) -> String {

@@ -102,6 +102,16 @@ pub enum Fault {
         /// Why, with the other's value.
         why: String,
     },
+    /// The value is right in itself, and this machine does not let it be used.
+    #[error("{key} = {value}: {why}")]
+    Unusable {
+        /// The key.
+        key: String,
+        /// What stands there.
+        value: String,
+        /// Why, and what to do about it.
+        why: String,
+    },
     /// A command needs a setting that has no default.
     #[error(
         "{key} is not set: write it into the configuration file (section [{}], key {}), set the variable {}, or pass --set {key}=…",

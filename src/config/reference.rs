@@ -49,6 +49,8 @@ fn example(key: &Key) -> String {
     match key.rule {
         Rule::PostgresUrl => format!("\"postgresql://runherd@localhost:5432/{database}\""),
         Rule::AmqpUrl => "\"amqp://runherd@localhost:5672/runherd\"".to_owned(),
+        Rule::Socket => "\"/run/runherd/control.sock\"".to_owned(),
+        Rule::Address => "\"127.0.0.1:8642\"".to_owned(),
         _ => format!("\"/etc/runherd/{}.password\"", key.section.replace("placements.*", "eu1")),
     }
 }

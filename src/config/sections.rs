@@ -1,5 +1,6 @@
 //! The sections, with their defaults and ranges. Each name is also a stage's, a folder's or a log value's name.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -240,6 +241,13 @@ section! {
         /// How often mailboxes, backlogs and stages are reported in the log.
         #[serde(with = "humantime_serde")]
         report_interval: Duration = secs(30), span(ms(100)..=hours(1));
+        /// The Unix socket on which this coordinator listens to its operator (runherd stages status|pause|resume|tick);
+        /// none for no socket. Its folder is the owner's alone. Unless it is set: runherd/control.sock in
+        /// $XDG_RUNTIME_DIR, or in /run for root.
+        control_socket: Option<PathBuf> = None, Rule::Socket;
+        /// Where GET /livez and GET /readyz are answered over HTTP, without TLS and for whoever asks. Unless it is set:
+        /// nowhere.
+        probe_listen: Option<SocketAddr> = None, Rule::Address;
     }
 }
 

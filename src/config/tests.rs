@@ -206,6 +206,11 @@ fn wrong_types_say_what_was_expected_and_found() {
         message(from_environment(&[("RUNHERD__POOL__SIZE", "many")])),
         "variable RUNHERD__POOL__SIZE: pool.size: expected a whole number, found \"many\""
     );
+    assert_eq!(
+        message(from_flags(&["runtime.probe_listen=localhost"])),
+        "--set runtime.probe_listen: runtime.probe_listen: expected an IP address with a port (127.0.0.1:8642), \
+         found \"localhost\""
+    );
 }
 
 #[test]
@@ -219,6 +224,14 @@ fn values_out_of_range_say_what_is_allowed() {
             "F:5: cycle.interval = 9ms: out of range; allowed: 10ms to 1h",
             "F:7: policy.window = 0: out of range; allowed: 1 to 1000000",
         ]
+    );
+    let long = format!("/{}", "x".repeat(107));
+    assert_eq!(
+        message(from_flags(&[&format!("runtime.control_socket={long}")])),
+        format!(
+            "--set runtime.control_socket: runtime.control_socket = {long}: out of range; \
+             allowed: a path of at most 107 bytes, or none"
+        )
     );
     assert_eq!(
         message(from_flags(&["pool.size=99999999999999999999999"])),
@@ -394,8 +407,8 @@ fn full_toml_sets_every_key_to_its_default() {
 /// The examples in comments are valid too, and with them the file names each key of the table exactly once.
 #[test]
 fn full_toml_names_every_key_once() {
-    let example =
-        |line: &str| line.starts_with("# [") || line.starts_with("# url =") || line.starts_with("# password_file =");
+    let unset = ["# [", "# url =", "# password_file =", "# control_socket =", "# probe_listen ="];
+    let example = |line: &str| unset.iter().any(|start| line.starts_with(start));
     let text: String = reference()
         .lines()
         .map(|line| if example(line) { line.trim_start_matches("# ") } else { line })

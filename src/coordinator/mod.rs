@@ -10,8 +10,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod control;
+mod health;
 mod listener;
+mod notify;
+mod outside;
 mod presence;
+mod probe;
 mod reporting;
 mod stages;
 mod start;
@@ -24,6 +29,7 @@ use runherd_actors::runtime::{Registry, RegistryError, RunOutcome, Runtime, Runt
 use slog::{Logger, info, o, warn};
 use uuid::Uuid;
 
+use self::outside::Outside;
 use crate::broker::{BrokerSettings, Publisher};
 use crate::config::{Config, ConfigError};
 use crate::process::{Signals, host_name};
@@ -125,6 +131,7 @@ impl Coordinator {
 
     fn run_on(self, tokio: &Arc<tokio::runtime::Runtime>) -> Result<RunOutcome, StartError> {
         let mut signals = tokio.block_on(async { Signals::new() })?;
+        let mut outside = tokio.block_on(Outside::open(&self.config, &self.log))?;
         let started = tokio.block_on(async {
             tokio::select! {
                 started = self.start() => started,
@@ -133,6 +140,7 @@ impl Coordinator {
         })?;
         let Started { shared, runtime, publishers } = started;
         let handle = runtime.handle();
+        tokio.block_on(async { outside.begin(&handle, &shared.log) });
         let listener = tokio.spawn(listener::listen(Arc::clone(&shared), handle.clone()));
         let drain = tokio.spawn(drain_on_signals(signals, handle, shared.log.clone()));
         let outcome = runtime.run(Arc::clone(tokio));
@@ -144,6 +152,7 @@ impl Coordinator {
             }
             let withdrawn = presence_store::withdraw(shared.router.control(), shared.coordinator_id);
             drop(tokio::time::timeout(SHUTDOWN, withdrawn).await);
+            outside.close(SHUTDOWN).await;
         });
         log_outcome(&shared.log, &outcome);
         Ok(outcome)

@@ -10,7 +10,8 @@ use runherd_actors::runtime::stage::{CycleContext, Schedule, Stage, StageSpec};
 use super::Shared;
 use crate::store::presence;
 
-const PERIOD: Duration = Duration::from_secs(5);
+pub(super) const NAME: &str = "presence";
+pub(super) const PERIOD: Duration = Duration::from_secs(5);
 
 struct Presence {
     shared: Arc<Shared>,
@@ -28,7 +29,7 @@ impl Stage for Presence {
 pub(super) fn spec(shared: &Arc<Shared>) -> StageSpec {
     let owned = Arc::clone(shared);
     StageSpec {
-        name: "presence".to_owned(),
+        name: NAME.to_owned(),
         purpose: "says in the control database that this coordinator is alive".to_owned(),
         after: Vec::new(),
         schedule: Schedule::Every(PERIOD),

@@ -1,8 +1,10 @@
 //! The runtime from outside: orders and questions, from any thread, before, during and after the run.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures::channel::mpsc::UnboundedSender;
+use tokio::sync::watch;
 
 #[cfg(test)]
 use super::exit::Child;
@@ -100,6 +102,20 @@ impl RuntimeHandle {
     #[must_use]
     pub fn status(&self) -> RuntimeStatus {
         self.board.snapshot()
+    }
+
+    /// Changes whenever the control thread shows that it moves: about once a second, and with each phase of the run. What is
+    /// done upon a change is done only as long as that thread lives.
+    #[must_use]
+    pub fn beats(&self) -> watch::Receiver<Instant> {
+        self.board.beats()
+    }
+
+    /// How long ago the control thread last showed that it moves; see
+    /// [`CONTROL_STALL`](super::settings::CONTROL_STALL).
+    #[must_use]
+    pub fn silent_for(&self) -> Duration {
+        self.board.silent_for()
     }
 
     /// Begins to end the run: no more ticks, cycles finish, stages stop in reverse order. A second call ends it at once.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 const STEP_BITS: u32 = 4;
 const STEPS: u64 = 1 << STEP_BITS;
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Histogram {
 }
 
 /// What a histogram holds, in microseconds.
-#[derive(Clone, Copy, Debug, Default, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Summary {
     /// How many were recorded.
     pub count: u64,
@@ -105,7 +105,7 @@ pub struct MailboxMetrics {
 }
 
 /// One mailbox, as seen at one moment.
-#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct MailboxStatus {
     /// The actor's name.
     pub actor: String,

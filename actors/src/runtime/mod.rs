@@ -56,7 +56,7 @@ use self::overseer::Overseer;
 use self::report::CycleReport;
 use self::stage::StageSpec;
 use self::status::{Board, TickReason, millis};
-use self::watchdog::{Heartbeat, Watchdog};
+use self::watchdog::Watchdog;
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,13 +142,12 @@ impl Runtime {
     pub fn run(self, tokio: Arc<tokio::runtime::Runtime>) -> RunOutcome {
         let Self { core, orders: (sender, receiver) } = self;
         drop(sender);
-        let heartbeat = Heartbeat::default();
-        let watchdog = Watchdog::start(core.log.clone(), heartbeat.clone(), core.settings.control_stall);
+        let watchdog = Watchdog::start(core.log.clone(), core.board.heartbeat().clone(), core.settings.control_stall);
         let system = System::with_tokio_rt(move || tokio);
         let outcome = system.block_on(async {
             info!(core.log, "run begins"; "stages" => core.specs.len());
             let (sender, outcome) = oneshot::channel();
-            let overseer = Overseer::new(Arc::clone(&core), sender, heartbeat);
+            let overseer = Overseer::new(Arc::clone(&core), sender);
             let _address = Overseer::create(|ctx| {
                 ctx.add_stream(receiver);
                 overseer

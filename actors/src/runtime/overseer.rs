@@ -28,7 +28,6 @@ use super::stage::Schedule;
 use super::stage_actor::{StageActor, StageMsg};
 use super::status::{Phase, StageState, TickReason, millis};
 use super::timetable::{Rhythm, Timetable, Wish};
-use super::watchdog::Heartbeat;
 use super::{Core, RunOutcome};
 
 /// How many lines of a child's history an escalation tells.
@@ -125,11 +124,10 @@ pub(crate) struct Overseer {
     all_deaths: Deaths,
     pub(super) drain: Option<Drain>,
     pub(super) outcome: Option<oneshot::Sender<RunOutcome>>,
-    heartbeat: Heartbeat,
 }
 
 impl Overseer {
-    pub(crate) fn new(core: Arc<Core>, outcome: oneshot::Sender<RunOutcome>, heartbeat: Heartbeat) -> Self {
+    pub(crate) fn new(core: Arc<Core>, outcome: oneshot::Sender<RunOutcome>) -> Self {
         let metrics = MailboxMetrics::new("overseer", core.settings.mailbox_capacity);
         core.board.add_mailbox(&metrics);
         let names = core.specs.iter().map(|spec| spec.name.as_str()).chain(["scheduler"]);
@@ -144,7 +142,6 @@ impl Overseer {
             all_deaths: Deaths::default(),
             drain: None,
             outcome: Some(outcome),
-            heartbeat,
         }
     }
 
@@ -404,7 +401,7 @@ impl Actor for Overseer {
             self.start(Child::Stage(stage), ctx);
         }
         self.start(Child::Scheduler, ctx);
-        ctx.run_interval(HEARTBEAT, |this, _| this.heartbeat.beat());
+        ctx.run_interval(HEARTBEAT, |this, _| this.core.board.beat());
         let report_interval = self.core.settings.report_interval;
         if !report_interval.is_zero() {
             ctx.run_interval(report_interval, |this, _| this.log_mailboxes());

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::backoff::{Backoff, Intensity};
 
+/// A control thread that has not moved for this long counts as stalled.
+pub const CONTROL_STALL: Duration = Duration::from_secs(10);
+
 /// How the runtime behaves. All values are taken as they are; a zero where time must pass is raised to a millisecond.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuntimeSettings {
@@ -65,7 +68,7 @@ impl Default for RuntimeSettings {
             mailbox_capacity: 1024,
             report_interval: Duration::from_secs(60),
             slow_cycle: Duration::from_secs(1),
-            control_stall: Duration::from_secs(10),
+            control_stall: CONTROL_STALL,
         }
     }
 }

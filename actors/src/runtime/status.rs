@@ -3,20 +3,23 @@
 //! The actors write, each its own part; nobody decides anything by what stands here, except that a paused stage stays paused
 //! when the scheduler is restarted. A snapshot never waits for an actor.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::metrics::{MailboxMetrics, MailboxStatus};
 use super::report::CycleReport;
 use super::stage::{StageSpec, family, selects};
+use super::watchdog::Heartbeat;
 
 /// Why a stage was ticked.
-#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum TickReason {
     /// Its wave of the cycle came.
@@ -58,7 +61,7 @@ impl TickReason {
 }
 
 /// What an actor is doing.
-#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum StageState {
     /// It waits for a tick.
@@ -78,7 +81,7 @@ pub enum StageState {
 }
 
 /// How a cycle ended.
-#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum CycleEnd {
     /// With a report.
@@ -95,8 +98,23 @@ pub enum CycleEnd {
     Aborted,
 }
 
+impl CycleEnd {
+    /// For people.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Transient => "a transient error",
+            Self::Failed => "a failure",
+            Self::Fatal => "a fatal error",
+            Self::Panicked => "a panic",
+            Self::Aborted => "its abort",
+        }
+    }
+}
+
 /// A cycle that runs.
-#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct CurrentCycle {
     /// Which one, counted from 1.
     pub iteration: u64,
@@ -107,7 +125,7 @@ pub struct CurrentCycle {
 }
 
 /// A cycle that ended.
-#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct LastCycle {
     /// Which one, counted from 1.
     pub iteration: u64,
@@ -120,7 +138,7 @@ pub struct LastCycle {
     /// How long ago it ended.
     pub ended_ms_ago: u64,
     /// What it did.
-    pub counts: BTreeMap<&'static str, u64>,
+    pub counts: BTreeMap<Cow<'static, str>, u64>,
     /// Whether it said that there is more to do.
     pub more: bool,
     /// What kept it from doing all it wanted.
@@ -130,7 +148,7 @@ pub struct LastCycle {
 }
 
 /// One stage at one moment.
-#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct StageStatus {
     /// Its name.
     pub name: String,
@@ -140,6 +158,8 @@ pub struct StageStatus {
     pub purpose: String,
     /// What it is doing.
     pub state: StageState,
+    /// How long one of its cycles may take.
+    pub deadline_ms: u64,
     /// Whether an operator paused it.
     pub paused: bool,
     /// The cycle that runs.
@@ -157,7 +177,7 @@ pub struct StageStatus {
 }
 
 /// What the process as a whole is doing.
-#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// `run` was not called yet.
@@ -171,7 +191,7 @@ pub enum Phase {
 }
 
 /// Everything at one moment.
-#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct RuntimeStatus {
     /// What the process is doing.
     pub phase: Phase,
@@ -179,6 +199,8 @@ pub struct RuntimeStatus {
     pub uptime_ms: u64,
     /// Cycles (all waves) completed.
     pub cycles: u64,
+    /// How long ago the control thread last showed that it moves.
+    pub control_silent_ms: u64,
     /// The stages, in the order of registration.
     pub stages: Vec<StageStatus>,
     /// The mailboxes of all actors.
@@ -193,13 +215,16 @@ impl RuntimeStatus {
     }
 }
 
-pub(crate) fn millis(duration: Duration) -> u64 {
+/// Whole milliseconds, as all durations in a status are.
+#[must_use]
+pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 struct Entry {
     name: String,
     purpose: String,
+    deadline: Duration,
     state: StageState,
     paused: bool,
     current: Option<(u64, TickReason, Instant)>,
@@ -213,10 +238,15 @@ struct Entry {
 /// Where the actors write.
 pub(crate) struct Board {
     born: Instant,
+    heartbeat: Heartbeat,
     phase: Mutex<Phase>,
     cycles: AtomicU64,
     entries: Mutex<Vec<Entry>>,
     mailboxes: Mutex<Vec<Arc<MailboxMetrics>>>,
+}
+
+fn owned(counts: &[(&'static str, u64)]) -> BTreeMap<Cow<'static, str>, u64> {
+    counts.iter().map(|(unit, n)| (Cow::Borrowed(*unit), *n)).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -229,6 +259,7 @@ impl Board {
         let entry = |spec: &StageSpec| Entry {
             name: spec.name.clone(),
             purpose: spec.purpose.clone(),
+            deadline: spec.deadline,
             state: StageState::Idle,
             paused: false,
             current: None,
@@ -240,6 +271,7 @@ impl Board {
         };
         Self {
             born: Instant::now(),
+            heartbeat: Heartbeat::default(),
             phase: Mutex::new(Phase::Created),
             cycles: AtomicU64::new(0),
             entries: Mutex::new(specs.iter().map(entry).collect()),
@@ -255,8 +287,27 @@ impl Board {
         self.born.elapsed()
     }
 
+    /// Only the control thread may say this.
+    pub(crate) fn beat(&self) {
+        self.heartbeat.beat();
+    }
+
+    pub(crate) fn heartbeat(&self) -> &Heartbeat {
+        &self.heartbeat
+    }
+
+    pub(crate) fn beats(&self) -> watch::Receiver<std::time::Instant> {
+        self.heartbeat.subscribe()
+    }
+
+    pub(crate) fn silent_for(&self) -> Duration {
+        self.heartbeat.last().elapsed()
+    }
+
+    /// Only the control thread changes phases, so each change is a beat too.
     pub(crate) fn set_phase(&self, phase: Phase) {
         *lock(&self.phase) = phase;
+        self.beat();
     }
 
     pub(crate) fn cycle_completed(&self) {
@@ -306,7 +357,7 @@ impl Board {
                 end,
                 duration_ms: millis(now - began),
                 ended_ms_ago: 0,
-                counts: report.map(|report| report.counts.iter().copied().collect()).unwrap_or_default(),
+                counts: report.map(|report| owned(&report.counts)).unwrap_or_default(),
                 more: report.is_some_and(|report| report.more),
                 blocked_by: report.map(|report| report.blocked_by.clone()).unwrap_or_default(),
                 error,
@@ -351,6 +402,7 @@ impl Board {
             phase: *lock(&self.phase),
             uptime_ms: millis(self.age()),
             cycles: self.cycles.load(Ordering::Relaxed),
+            control_silent_ms: millis(self.silent_for()),
             stages: lock(&self.entries).iter().map(|entry| entry.status(now)).collect(),
             mailboxes: self.mailboxes(),
         }
@@ -363,6 +415,7 @@ impl Entry {
             name: self.name.clone(),
             family: family(&self.name).to_owned(),
             purpose: self.purpose.clone(),
+            deadline_ms: millis(self.deadline),
             state: self.state,
             paused: self.paused,
             current: self.current.map(|(iteration, reason, began)| CurrentCycle {

@@ -3,23 +3,38 @@
 //! All actors share the control thread. None of them does anything slow there, so a stall means a defect or a machine that has
 //! stopped giving it time. The watchdog only tells; ending the process is for whoever supervises it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use slog::{Logger, error, info};
+use tokio::sync::watch;
 
 use super::backoff::worth_a_line;
 use super::status::millis;
 
-/// What the control thread shows to the watchdog.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Heartbeat(Arc<AtomicU64>);
+/// What the control thread shows to the watchdog, and to whoever waits for its next beat: when it last moved.
+///
+/// It is real time, whatever tokio's clock says: the watchdog is no task.
+#[derive(Clone, Debug)]
+pub(crate) struct Heartbeat(watch::Sender<Instant>);
+
+impl Default for Heartbeat {
+    fn default() -> Self {
+        Self(watch::Sender::new(Instant::now()))
+    }
+}
 
 impl Heartbeat {
     pub(crate) fn beat(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.send_replace(Instant::now());
+    }
+
+    pub(crate) fn last(&self) -> Instant {
+        *self.0.borrow()
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Instant> {
+        self.0.subscribe()
     }
 }
 
@@ -42,11 +57,11 @@ impl Watchdog {
 }
 
 fn watch(log: &Logger, heartbeat: &Heartbeat, limit: Duration, stopped: &Receiver<()>) {
-    let mut seen = heartbeat.0.load(Ordering::Relaxed);
+    let mut seen = heartbeat.last();
     let mut since = Instant::now();
     let mut stalls = 0;
     while stopped.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-        let now_seen = heartbeat.0.load(Ordering::Relaxed);
+        let now_seen = heartbeat.last();
         if now_seen == seen {
             stalls += 1;
             if worth_a_line(stalls) {

@@ -138,3 +138,44 @@ fn a_stalled_control_thread_is_told() {
         std::thread::yield_now();
     }
 }
+
+/// Holds up whoever logs a mailbox, which is the control thread, from when it says so until it is let go.
+struct Holdup {
+    held: tokio::sync::mpsc::UnboundedSender<()>,
+    go: Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl Drain for Holdup {
+    type Ok = ();
+    type Err = Never;
+    fn log(&self, record: &Record<'_>, _: &OwnedKVList) -> Result<(), Never> {
+        if record.msg().to_string() == "mailbox" {
+            let _ = self.held.send(());
+            // It answers at once when nobody holds the other end any more.
+            let _ = self.go.lock().unwrap().recv();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_control_thread_that_stands_still_does_not_beat() {
+    let (held, mut is_held) = tokio::sync::mpsc::unbounded_channel();
+    let (go, gone) = std::sync::mpsc::channel();
+    let log = Logger::root(Holdup { held, go: Mutex::new(gone) }.fuse(), o!());
+    let tokio = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let settings = RuntimeSettings { report_interval: Duration::from_millis(10), ..settings() };
+    run_with(tokio, log, settings, vec![Script::default().spec("stage")], |handle| async move {
+        let mut beats = handle.beats();
+        is_held.recv().await.unwrap();
+        beats.mark_unchanged();
+        // Longer than from one beat to the next.
+        while handle.silent_for() < Duration::from_millis(1_500) {
+            assert!(!beats.has_changed().unwrap());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        drop(go);
+        beats.changed().await.unwrap();
+        assert!(handle.silent_for() < Duration::from_millis(1_500));
+    });
+}
