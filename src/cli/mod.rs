@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Config, ConfigError, EXIT_CONFIG, Loaded, Sources};
+use crate::coordinator::StartError;
 use crate::store::{Database, SessionSettings, StoreError};
 use crate::telemetry::error_chain;
 
@@ -168,6 +169,9 @@ pub enum CliError {
     /// A database refused or failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A coordinator did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// A server that is not a database cannot be reached.
     #[error("{0}")]
     Unavailable(String),
@@ -185,6 +189,7 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) => EXIT_CONFIG,
+            Self::Start(error) => error.exit_code(),
             Self::Store(StoreError::Unavailable { .. } | StoreError::Schema { .. }) | Self::Unavailable(_) => {
                 EXIT_UNAVAILABLE
             }
