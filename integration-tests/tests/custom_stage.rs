@@ -143,5 +143,5 @@ async fn a_built_in_name_has_no_section_below_stages() {
     let config = Config::load(&Sources { sets, ..Sources::default() }).expect("the settings").config;
     let error = refused(config, vec![Script::default().spec("mine")]).await;
     assert_eq!(error.exit_code(), 78);
-    assert!(error.to_string().contains("stages.finalizer: no stage of this name is registered"), "{error}");
+    assert!(error.to_string().contains("stages.finalizer: it is built in: its section is [finalizer]"), "{error}");
 }

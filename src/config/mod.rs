@@ -72,7 +72,7 @@ pub struct Config {
     pub log: LogConfig,
     /// Defaults for runs that do not state their own.
     pub policy: Policy,
-    /// Stages that are not built in.
+    /// Stages that are not built in. Serde passes them by: only [`Config::load`] fills them.
     #[serde(skip_serializing, deserialize_with = "stages::elsewhere")]
     pub stages: StageSections,
 }

@@ -15,7 +15,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer, MapAccess};
 use serde::{Deserialize, de};
 
-use super::keys::{Raw, Rule, closest, hours, ms, span};
+use super::keys::{Raw, Rule, SECTIONS, closest, hours, ms, span};
 use super::load::Setting;
 use super::problem::{ConfigError, Fault, Origin, Problem};
 use super::secret::redact;
@@ -109,7 +109,12 @@ impl StageSections {
         let unknown = self.0.iter().filter(|(name, _)| !registered.contains(&name.as_str()));
         let problem = |(name, section): (&String, &Section)| {
             let nearest = closest(name, registered.iter().copied());
-            let fault = Fault::UnknownStage { stage: name.clone(), nearest: nearest.map(str::to_owned) };
+            let fault = if SECTIONS.iter().any(|section| section.name == name) {
+                let why = format!("it is built in: its section is [{name}]");
+                Fault::Shape { key: format!("{TABLE}.{name}"), why }
+            } else {
+                Fault::UnknownStage { stage: name.clone(), nearest: nearest.map(str::to_owned) }
+            };
             Problem { origin: Some(section.origin.clone()), fault }
         };
         let problems: Vec<Problem> = unknown.map(problem).collect();

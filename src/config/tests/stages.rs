@@ -177,6 +177,12 @@ fn sections_of_stages_that_nobody_registered_are_refused_by_name() {
     let expected = "F:4: stages.mind: no stage of this name is registered; did you mean stages.mine?";
     assert_eq!(error.replace(&file.0.display().to_string(), "F"), expected);
     assert!(config.stages.check_names(&["mine", "mind"]).is_ok());
+    let built_in =
+        from_flags(&["stages.finalizer.lease=1m"]).unwrap().config.stages.check_names(&["mine"]).unwrap_err();
+    assert_eq!(
+        built_in.to_string(),
+        "--set stages.finalizer.lease: stages.finalizer: it is built in: its section is [finalizer]"
+    );
     let nothing_near = config.stages.check_names(&[]).unwrap_err();
     assert_eq!(nothing_near.problems.len(), 2);
 }
