@@ -6,6 +6,10 @@ CARGO_FLAGS ?=
 RUST_TEST_THREADS ?= 4
 export RUST_TEST_THREADS
 
+# A crate outside of the workspace, as others would write it; its build shares what the workspace's has compiled.
+EXAMPLE := --manifest-path examples/overdue_runs/Cargo.toml
+IN_TARGET := --target-dir $(or $(CARGO_TARGET_DIR),target)
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check up down
 
@@ -18,12 +22,15 @@ demo: ## shows a run from submission to its end, on servers of its own
 # Built before the servers are up: the tests run target/debug/runherd, and a build takes longer than they do.
 test: ## builds everything and runs all tests, on servers of its own
 	$(CARGO) build --workspace $(CARGO_FLAGS)
+	$(CARGO) build $(EXAMPLE) $(IN_TARGET) $(CARGO_FLAGS)
 	$(CARGO) test --workspace --no-run $(CARGO_FLAGS)
 	deploy/dev/with-servers.sh $(CARGO) test --workspace --no-fail-fast $(CARGO_FLAGS)
 
 check: ## checks the formatting and the lints
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt $(EXAMPLE) --check
 	$(CARGO) clippy --workspace --all-targets $(CARGO_FLAGS) -- -D warnings
+	$(CARGO) clippy $(EXAMPLE) $(IN_TARGET) --all-targets $(CARGO_FLAGS) -- -D warnings
 
 up: ## starts PostgreSQL and RabbitMQ for development and leaves them running
 	@deploy/dev/servers.sh up

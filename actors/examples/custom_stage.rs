@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runherd_actors::runtime::report::{CycleReport, StageError};
-use runherd_actors::runtime::stage::{CycleContext, Schedule, Stage, StageSpec};
+use runherd_actors::runtime::stage::{CycleContext, Stage, StageSpec};
 use runherd_actors::runtime::{Registry, Runtime, RuntimeSettings};
 use slog::{Drain, Logger, info, o};
 
@@ -51,17 +51,10 @@ fn main() -> ExitCode {
     let log = Logger::root(slog_term::FullFormat::new(decorator).build().fuse(), o!());
     let sheep = Arc::new(AtomicU64::new(0));
     let factory = {
-        let (log, sheep) = (log.clone(), Arc::clone(&sheep));
-        move || Box::new(Shepherd { log: log.clone(), sheep: Arc::clone(&sheep) }) as Box<dyn Stage>
+        let log = log.clone();
+        move || Shepherd { log: log.clone(), sheep: Arc::clone(&sheep) }
     };
-    let spec = StageSpec {
-        name: "shepherd".to_owned(),
-        purpose: "counts sheep".to_owned(),
-        after: Vec::new(),
-        schedule: Schedule::InCycle,
-        deadline: Duration::from_secs(5),
-        factory: Box::new(factory),
-    };
+    let spec = StageSpec::new("shepherd", "counts sheep", factory).deadline(Duration::from_secs(5));
     let registry = match Registry::new(vec![spec]) {
         Ok(registry) => registry,
         Err(error) => {

@@ -94,14 +94,23 @@ pub fn runherd_binary() -> PathBuf {
     if let Some(path) = std::env::var_os("RUNHERD_BIN").filter(|path| !path.is_empty()) {
         return path.into();
     }
+    built("runherd", "`cargo build --workspace`")
+}
+
+/// The program of the example `overdue_runs`, built beside the tests.
+///
+/// # Panics
+/// If there is none, with what to do.
+#[must_use]
+pub fn overdue_runs_binary() -> PathBuf {
+    built("overdue_runs", "`cargo build --manifest-path examples/overdue_runs/Cargo.toml --target-dir target`")
+}
+
+fn built(name: &str, command: &str) -> PathBuf {
     let executable = std::env::current_exe().expect("the path of the test's executable");
-    // target/<profile>/deps/<test> → target/<profile>/runherd
-    let binary = executable.ancestors().nth(2).expect("a test is in target/<profile>/deps").join("runherd");
-    assert!(
-        binary.is_file(),
-        "there is no {}: build it with `cargo build --workspace` first (`make test` does), or set RUNHERD_BIN",
-        binary.display()
-    );
+    // target/<profile>/deps/<test> → target/<profile>/<name>
+    let binary = executable.ancestors().nth(2).expect("a test is in target/<profile>/deps").join(name);
+    assert!(binary.is_file(), "there is no {}: build it with {command} first (`make test` does)", binary.display());
     binary
 }
 

@@ -27,26 +27,14 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+pub use crate::process::{
+    EXIT_CANCELLED, EXIT_DATA, EXIT_ESCALATED, EXIT_FAILED, EXIT_FORCED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNAVAILABLE,
+};
+
 use crate::config::{Config, ConfigError, EXIT_CONFIG, Loaded, Sources};
+use crate::coordinator::StartError;
 use crate::store::{Database, SessionSettings, StoreError};
 use crate::telemetry::error_chain;
-
-/// Everything went well; for commands that wait for a run, it succeeded.
-pub const EXIT_OK: u8 = 0;
-/// The run failed, or a check found a violation.
-pub const EXIT_FAILED: u8 = 1;
-/// The run was cancelled.
-pub const EXIT_CANCELLED: u8 = 3;
-/// The input is bad: a line, a payload, a value.
-pub const EXIT_DATA: u8 = 65;
-/// A server cannot be reached, or is not ready.
-pub const EXIT_UNAVAILABLE: u8 = 69;
-/// The coordinator escalated: a stage failed too often, or got stuck.
-pub const EXIT_ESCALATED: u8 = 70;
-/// The coordinator was forced to stop before it had drained.
-pub const EXIT_FORCED: u8 = 75;
-/// The command was interrupted by a signal.
-pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// A run coordinator: hands a huge run out in chunks, recovers whatever dies, and finishes the run exactly once.
 #[derive(Debug, Parser)]
@@ -168,6 +156,9 @@ pub enum CliError {
     /// A database refused or failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A coordinator did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// A server that is not a database cannot be reached.
     #[error("{0}")]
     Unavailable(String),
@@ -185,6 +176,7 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) => EXIT_CONFIG,
+            Self::Start(error) => error.exit_code(),
             Self::Store(StoreError::Unavailable { .. } | StoreError::Schema { .. }) | Self::Unavailable(_) => {
                 EXIT_UNAVAILABLE
             }

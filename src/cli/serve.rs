@@ -26,10 +26,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, CliError> {
     let coordinator = Coordinator::builder(context.config().clone(), telemetry.log.clone()).fail_fast(args.fail_fast);
     match coordinator.run() {
         Ok(outcome) => Ok(outcome.exit_code()),
-        Err(StartError::Config(error)) => Err(error.into()),
-        Err(StartError::Store(error)) => Err(error.into()),
         Err(StartError::Interrupted) => Ok(super::EXIT_OK),
-        Err(error @ StartError::Broker { .. }) => Err(CliError::Unavailable(error.to_string())),
-        Err(error) => Err(CliError::Other("the coordinator did not start".to_owned(), Some(error.into()))),
+        Err(error) => Err(error.into()),
     }
 }

@@ -336,13 +336,18 @@ pub(crate) fn nearest(path: &[String]) -> Option<String> {
         .flat_map(|section| &section.keys)
         .map(|key| format!("{}.{}", key.section.replace('*', placement), key.name))
         .collect();
-    let closest = known.iter().map(|key| (distance(&written, key), key)).min()?;
-    if closest.0 <= 1 + written.len() / 6 {
-        return Some(closest.1.clone());
+    if let Some(closest) = closest(&written, known.iter().map(String::as_str)) {
+        return Some(closest.to_owned());
     }
     // The right name in the wrong section, or in none, when only one section has it.
     let mut namesakes = known.iter().filter(|key| key.rsplit('.').next() == path.last().map(String::as_str));
     namesakes.next().filter(|_| namesakes.next().is_none()).cloned()
+}
+
+/// The one of these names that was probably meant.
+pub(crate) fn closest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, name) = names.map(|name| (distance(written, name), name)).min()?;
+    (distance <= 1 + written.len() / 6).then_some(name)
 }
 
 /// How many letters must be put in, left out or changed to come from one text to the other.

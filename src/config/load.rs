@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use config::{Environment, File, FileFormat};
+use config::{Environment, File, FileFormat, ValueKind};
 use toml_edit::{Document, Item, TableLike};
 
 use super::checks::conflicts;
 use super::keys::{Key, Meaning, Raw, SECTIONS, meaning, nearest};
 use super::problem::{ConfigError, Fault, Origin, Problem};
 use super::secret::redact;
+use super::stages::{self, StageSections};
 use super::{CONTROL, Config};
 
 /// The variable that names the configuration file.
@@ -91,7 +92,7 @@ impl Loaded {
         self.origins.get(key).unwrap_or(&Origin::Default)
     }
 
-    /// Every setting, in the order of the reference file.
+    /// Every setting, in the order of the reference file; then what is set for stages that are not built in.
     #[must_use]
     pub fn settings(&self) -> Vec<Setting> {
         // Passwords are left out when a configuration is serialised.
@@ -109,6 +110,7 @@ impl Loaded {
             };
             settings.extend(names.iter().flat_map(|name| section.keys.iter().map(|key| setting(name, key))));
         }
+        settings.extend(self.config.stages.settings());
         settings
     }
 }
@@ -140,6 +142,8 @@ struct Gathered {
     environment: config::Map<String, String>,
     /// The accepted flags and overrides, for the `config` crate; the last one wins.
     overrides: Vec<(String, String)>,
+    /// The sections of stages that are not built in, merged already.
+    stages: StageSections,
 }
 
 impl Gathered {
@@ -179,10 +183,25 @@ impl Gathered {
         }
     }
 
+    /// A value for a stage that is not built in.
+    fn stage_value(&mut self, path: &[String], raw: &Raw, kind: ValueKind, origin: Origin) {
+        match self.stages.set(path, raw, kind, origin.clone()) {
+            Ok(()) => drop(self.origins.insert(path.join("."), origin)),
+            Err(fault) => self.problem(Some(origin), fault),
+        }
+    }
+
+    /// The same, as a text of the environment or the command line.
+    fn stage_text(&mut self, path: &[String], value: &str, origin: Origin) {
+        self.stage_value(path, &Raw::Untyped(value.to_owned()), ValueKind::String(value.to_owned()), origin);
+    }
+
     /// A text of the command line for `key`.
     fn text(&mut self, key: &str, value: &str, origin: Origin) {
         let path: Vec<String> = key.split('.').map(str::to_owned).collect();
-        if self.value(&path, &Raw::Untyped(value.to_owned()), origin) {
+        if stages::holds(&path) {
+            self.stage_text(&path, value, origin);
+        } else if self.value(&path, &Raw::Untyped(value.to_owned()), origin) {
             self.overrides.push((key.to_owned(), value.to_owned()));
         }
     }
@@ -202,7 +221,9 @@ impl Gathered {
         for (name, value) in environment {
             let Some(key) = name.strip_prefix(PREFIX).filter(|_| !value.is_empty()) else { continue };
             let path: Vec<String> = key.to_lowercase().split("__").map(str::to_owned).collect();
-            if self.value(&path, &Raw::Untyped(value.clone()), Origin::Variable(name.clone())) {
+            if stages::holds(&path) {
+                self.stage_text(&path, value, Origin::Variable(name.clone()));
+            } else if self.value(&path, &Raw::Untyped(value.clone()), Origin::Variable(name.clone())) {
                 self.environment.insert(name.clone(), value.clone());
             }
         }
@@ -238,6 +259,14 @@ impl Gathered {
             path.push(name.to_owned());
             let origin = place.origin(table.key(name).and_then(toml_edit::Key::span).or_else(|| item.span()));
             match item.as_table_like() {
+                // An inner table that is empty is a value.
+                Some(inner) if stages::holds(path) && (path.len() < 3 || !inner.is_empty()) => {
+                    match self.stages.begin(path, origin.clone()) {
+                        Ok(()) => self.table(place, path, inner),
+                        Err(fault) => self.problem(Some(origin), fault),
+                    }
+                }
+                _ if stages::holds(path) => self.stage_value(path, &raw(item), stages::kind(item), origin),
                 // A table where a value belongs is reported as a whole, not key by key; an unknown one key by key, if
                 // it has any.
                 Some(inner) if !matches!(meaning(path), Meaning::Key(_)) => {
@@ -262,8 +291,9 @@ impl Gathered {
             return Err(ConfigError { problems: self.problems });
         }
         let overrides = std::mem::take(&mut self.overrides);
-        let config = merge(text, std::mem::take(&mut self.environment), overrides)
+        let mut config = merge(text, std::mem::take(&mut self.environment), overrides)
             .map_err(|error| ConfigError::of(Fault::Refused(redact(&error.to_string()))))?;
+        config.stages = std::mem::take(&mut self.stages);
         for fault in conflicts(&config) {
             let origin = match &fault {
                 Fault::Conflict { key, other, .. } => self.origin_of(key, other.as_deref()),

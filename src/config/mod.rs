@@ -4,7 +4,8 @@
 //! are never printed. Nothing here connects to anything: a valid configuration may still name a database that is down.
 //!
 //! The sections are declared in `sections.rs`, once each: a declaration gives the struct, the defaults, the ranges and
-//! the reference file `deploy/config/full.toml`. [`Config::load`] takes [`Sources`] and gives [`Loaded`], or a
+//! the reference file `deploy/config/full.toml`. Stages that are not built in have sections of their own, `[stages.<name>]`,
+//! which are kept as they are (`stages.rs`). [`Config::load`] takes [`Sources`] and gives [`Loaded`], or a
 //! [`ConfigError`] with all that is wrong.
 
 mod checks;
@@ -14,6 +15,7 @@ mod problem;
 mod reference;
 mod secret;
 mod sections;
+mod stages;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +32,7 @@ pub use self::sections::{
     LogFormat, LogLevel, OutboxPublisherConfig, PoolConfig, QueueType, RuntimeConfig, SessionConfig,
     ShardDispatcherConfig, SubmissionConfig,
 };
+pub use self::stages::StageSections;
 use crate::policy::Policy;
 
 /// The name of the control database among the placements.
@@ -69,6 +72,9 @@ pub struct Config {
     pub log: LogConfig,
     /// Defaults for runs that do not state their own.
     pub policy: Policy,
+    /// Stages that are not built in. Serde passes them by: only [`Config::load`] fills them.
+    #[serde(skip_serializing, deserialize_with = "stages::elsewhere")]
+    pub stages: StageSections,
 }
 
 impl Config {
@@ -111,6 +117,15 @@ impl Config {
             .chain(self.placements.keys().map(String::as_str))
             .map(|name| Ok((name.to_owned(), self.placement_connection(name)?)))
             .collect()
+    }
+
+    /// The section `[stages.<stage>]`, read into a type of the stage's own. The runtime's keys `period` and `deadline` are
+    /// not in it; a section that nobody wrote is empty. Texts from variables and flags become what the type asks for.
+    ///
+    /// # Errors
+    /// The type refuses something; the error names the place and the key.
+    pub fn stage_settings<T: serde::de::DeserializeOwned>(&self, stage: &str) -> Result<T, ConfigError> {
+        self.stages.read(stage)
     }
 
     /// The broker's URL, with the password from its file.

@@ -54,6 +54,17 @@ pub enum Fault {
         /// A known key that looks like it.
         nearest: Option<String>,
     },
+    /// A section for a stage that does not exist.
+    #[error(
+        "stages.{stage}: no stage of this name is registered{}",
+        nearest.as_ref().map(|name| format!("; did you mean stages.{name}?")).unwrap_or_default()
+    )]
+    UnknownStage {
+        /// As it was written.
+        stage: String,
+        /// A registered stage that looks like it.
+        nearest: Option<String>,
+    },
     /// A value was given to a section, or keys to a value.
     #[error("{key}: {why}")]
     Shape {

@@ -15,6 +15,21 @@ const HEAD: &str = "\
 # looks for mistakes, `runherd config print` shows what is in force and where each value came from.
 ";
 
+const TAIL: &str = "\
+# A coordinator that was built with stages of its own (docs/custom-stages.md) has a section for each that wants one, under
+# the stage's name. Each takes the two keys below, which override what the stage declares, and whatever else the stage
+# takes. `runherd serve` has no such stages and refuses such sections.
+# [stages.overdue_runs]
+
+# How often the stage runs, beside the cycle.
+# Allowed: 10ms to 1day.
+# period = \"10s\"
+
+# How long one cycle of the stage may take before it is aborted.
+# Allowed: 100ms to 1h.
+# deadline = \"1m\"
+";
+
 /// The text of `deploy/config/full.toml`.
 ///
 /// Keys that have no default stand in comments, with an example.
@@ -23,7 +38,7 @@ pub fn reference() -> String {
     // Values that serialise to maps and texts only: this cannot fail.
     let defaults = serde_json::to_value(Config::default()).unwrap_or_default();
     let sections: String = SECTIONS.iter().map(|section| section_text(section, &defaults)).collect();
-    format!("{HEAD}\n{}\n", sections.trim_end())
+    format!("{HEAD}\n{}\n\n{TAIL}", sections.trim_end())
 }
 
 fn section_text(section: &Section, defaults: &Value) -> String {

@@ -5,6 +5,8 @@ use std::time::Duration;
 use super::keys::SECTIONS;
 use super::*;
 
+mod stages;
+
 /// A file of its own for each test, removed at the end of it.
 struct TempFile(PathBuf);
 

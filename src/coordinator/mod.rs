@@ -11,6 +11,7 @@
 //! ```
 
 mod control;
+mod custom;
 mod health;
 mod listener;
 mod notify;
@@ -29,10 +30,11 @@ use runherd_actors::runtime::{Registry, RegistryError, RunOutcome, Runtime, Runt
 use slog::{Logger, info, o, warn};
 use uuid::Uuid;
 
+pub use self::custom::Services;
 use self::outside::Outside;
 use crate::broker::{BrokerSettings, Publisher};
-use crate::config::{Config, ConfigError};
-use crate::process::{Signals, host_name};
+use crate::config::{Config, ConfigError, EXIT_CONFIG};
+use crate::process::{EXIT_FAILED, EXIT_OK, EXIT_UNAVAILABLE, Signals, host_name};
 use crate::router::{Router, RouterError};
 use crate::store::{StoreError, presence as presence_store};
 use crate::telemetry::field;
@@ -45,12 +47,12 @@ pub struct Coordinator {
     config: Config,
     log: Logger,
     fail_fast: bool,
-    custom: Vec<StageSpec>,
+    custom: Vec<custom::MakeSpec>,
 }
 
 /// What everything in one coordinator shares.
 pub(crate) struct Shared {
-    pub(crate) config: Config,
+    pub(crate) config: Arc<Config>,
     pub(crate) router: Arc<Router>,
     pub(crate) coordinator_id: Uuid,
     pub(crate) host: String,
@@ -74,6 +76,12 @@ pub enum StartError {
         /// Why.
         reason: String,
     },
+    /// A stage of one's own bears the name of a built-in one.
+    #[error("stage {name:?}: a built-in stage has this name; choose another")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
     /// The stages do not fit together.
     #[error(transparent)]
     Stages(#[from] RegistryError),
@@ -83,6 +91,22 @@ pub enum StartError {
     /// A signal came while the servers were waited for.
     #[error("stopped by a signal before it was ready")]
     Interrupted,
+}
+
+impl StartError {
+    /// The process's exit code: 78 for a configuration or a set of stages that is refused, 69 for a server that is not
+    /// available, 0 for a signal, 1 for the rest.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::NameTaken { .. } | Self::Stages(_) => EXIT_CONFIG,
+            Self::Store(StoreError::Unavailable { .. } | StoreError::Schema { .. }) | Self::Broker { .. } => {
+                EXIT_UNAVAILABLE
+            }
+            Self::Store(_) | Self::Runtime(_) => EXIT_FAILED,
+            Self::Interrupted => EXIT_OK,
+        }
+    }
 }
 
 impl From<RouterError> for StartError {
@@ -103,8 +127,14 @@ impl Coordinator {
 
     /// Adds a stage of one's own; it is supervised, logged and listed like the built-in ones.
     #[must_use]
-    pub fn stage(mut self, spec: StageSpec) -> Self {
-        self.custom.push(spec);
+    pub fn stage(self, spec: StageSpec) -> Self {
+        self.stage_with(|_| spec)
+    }
+
+    /// Adds a stage of one's own that works with the coordinator's databases: it is made once these are there.
+    #[must_use]
+    pub fn stage_with(mut self, make: impl FnOnce(&Services) -> StageSpec + Send + 'static) -> Self {
+        self.custom.push(Box::new(make));
         self
     }
 
@@ -163,13 +193,19 @@ impl Coordinator {
         let coordinator_id = Uuid::new_v4();
         let log = self.log.new(o!(field::COORDINATOR_ID => coordinator_id.to_string()));
         let broker = BrokerSettings::from_config(&self.config)?;
+        if self.custom.is_empty() {
+            // Known at once; with stages of one's own it is known when they are made.
+            custom::check(&self.config, &[])?;
+        }
         let router = Arc::new(start::router(&self.config, self.fail_fast, &log).await?);
         let placements = start::placements(&router, self.fail_fast, &log).await?;
-        let shared = Arc::new(Shared { router, coordinator_id, host: host_name(), log, config: self.config });
+        let config = Arc::new(self.config);
+        let shared = Arc::new(Shared { router, coordinator_id, host: host_name(), log, config });
+        let custom = custom::specs(&shared, self.custom)?;
         let (mut specs, publishers) = stages::built_in(&shared, &broker, &placements);
-        start::check_broker(&publishers, &broker, self.fail_fast).await?;
-        specs.extend(self.custom);
+        specs.extend(custom);
         let registry = Registry::new(specs)?;
+        start::check_broker(&publishers, &broker, self.fail_fast).await?;
         let settings = stages::runtime_settings(&shared.config);
         let runtime = Runtime::new(shared.log.clone(), settings, registry);
         info!(shared.log, "coordinator starts"; "version" => env!("CARGO_PKG_VERSION"), "host" => &shared.host,
@@ -180,7 +216,7 @@ impl Coordinator {
 
 impl std::fmt::Debug for Coordinator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Coordinator").field("custom", &self.custom).finish_non_exhaustive()
+        f.debug_struct("Coordinator").field("custom", &self.custom.len()).finish_non_exhaustive()
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runherd_actors::runtime::report::{CycleReport, StageError};
-use runherd_actors::runtime::stage::{CycleContext, Schedule, Stage, StageSpec};
+use runherd_actors::runtime::stage::{CycleContext, Stage, StageSpec};
 
 use super::Shared;
 use crate::store::presence;
@@ -28,12 +28,9 @@ impl Stage for Presence {
 
 pub(super) fn spec(shared: &Arc<Shared>) -> StageSpec {
     let owned = Arc::clone(shared);
-    StageSpec {
-        name: NAME.to_owned(),
-        purpose: "says in the control database that this coordinator is alive".to_owned(),
-        after: Vec::new(),
-        schedule: Schedule::Every(PERIOD),
-        deadline: shared.config.cycle.deadline,
-        factory: Box::new(move || Box::new(Presence { shared: Arc::clone(&owned) })),
-    }
+    StageSpec::new(NAME, "says in the control database that this coordinator is alive", move || Presence {
+        shared: Arc::clone(&owned),
+    })
+    .every(PERIOD)
+    .deadline(shared.config.cycle.deadline)
 }

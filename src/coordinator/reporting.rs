@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use runherd_actors::runtime::report::{CycleReport, StageError};
-use runherd_actors::runtime::stage::{CycleContext, Schedule, Stage, StageSpec};
+use runherd_actors::runtime::stage::{CycleContext, Stage, StageSpec};
 use slog::{info, warn};
 
 use super::Shared;
 use crate::broker::Publisher;
 use crate::store::{Database, reporting};
 use crate::telemetry::{error_chain, field};
+
+pub(super) const NAME: &str = "reporting";
 
 struct Reporting {
     shared: Arc<Shared>,
@@ -77,12 +79,10 @@ impl Stage for Reporting {
 pub(super) fn spec(shared: &Arc<Shared>, publishers: &[Publisher]) -> StageSpec {
     let owned = Arc::clone(shared);
     let publishers = publishers.to_vec();
-    StageSpec {
-        name: "reporting".to_owned(),
-        purpose: "logs backlogs, routes, pools and the broker, for metrics pipelines".to_owned(),
-        after: Vec::new(),
-        schedule: Schedule::Every(shared.config.runtime.report_interval),
-        deadline: shared.config.cycle.deadline,
-        factory: Box::new(move || Box::new(Reporting { shared: Arc::clone(&owned), publishers: publishers.clone() })),
-    }
+    StageSpec::new(NAME, "logs backlogs, routes, pools and the broker, for metrics pipelines", move || Reporting {
+        shared: Arc::clone(&owned),
+        publishers: publishers.clone(),
+    })
+    .every(shared.config.runtime.report_interval)
+    .deadline(shared.config.cycle.deadline)
 }

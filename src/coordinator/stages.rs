@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use runherd_actors::runtime::RuntimeSettings;
 use runherd_actors::runtime::backoff::{Backoff, Intensity};
-use runherd_actors::runtime::stage::{Schedule, Stage, StageFactory, StageSpec};
+use runherd_actors::runtime::stage::{FailurePolicy, Schedule, Stage, StageFactory, StageSpec};
 use runherd_actors::stages::creation_recovery::{self, CreationRecovery, CreationRecoverySettings};
 use runherd_actors::stages::entry;
 use runherd_actors::stages::finalizer::{self, Finalizer, FinalizerSettings};
@@ -72,6 +72,7 @@ fn spec(
         after: listed.map_or_else(Vec::new, |stage| stage.after.iter().map(|&name| name.to_owned()).collect()),
         schedule,
         deadline: config.cycle.deadline,
+        policy: FailurePolicy::default(),
         factory,
     }
 }

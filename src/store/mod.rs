@@ -24,7 +24,6 @@ use std::time::Duration;
 
 use runherd_actors::model::{RunStatus, Totals};
 use runherd_actors::runtime::report::StageError;
-use tokio_postgres::Row;
 pub mod verify;
 pub mod worker;
 
@@ -32,6 +31,7 @@ pub use error::StoreError;
 pub use pool::{Database, Identity};
 pub use query::Query;
 pub use session::SessionSettings;
+pub use tokio_postgres::Row;
 
 /// Has an adapter list its placements through its router.
 macro_rules! routes_placements {

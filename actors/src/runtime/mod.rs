@@ -15,7 +15,8 @@
 //! - A stage runs one cycle at a time, and never two copies of it at once.
 //! - A stage that panics, fails again and again, or passes its deadline is replaced by a fresh one; the others do not notice.
 //! - A stage whose dependency is down backs off. Nothing is restarted for that.
-//! - What cannot be mended here ends the run, with an outcome that says who, why and what came before. Nothing stops silently.
+//! - A stage that says that the others can do without it is stopped, and said to be, when restarts do not mend it.
+//! - What else cannot be mended here ends the run, with an outcome that says who, why and what came before. Nothing stops silently.
 
 pub mod backoff;
 mod drain;

@@ -3,6 +3,7 @@
 //! - One for one: a death restarts that child and no other, after a jittered backoff that grows until the child has been healthy.
 //! - Too many deaths of one child, or of all, within a sliding window: the run escalates. So does a wedged cycle, because a
 //!   second copy must never run beside it.
+//! - A stage that is not essential is stopped for good instead, and said to be at intervals; its deaths count for itself alone.
 //! - A transient error makes a stage back off. It is never a death.
 //! - The scheduler is a child like the stages. The overseer's own death ends the run: whoever waits for the outcome learns it.
 
@@ -84,6 +85,7 @@ pub(super) struct Record {
     transient_in_row: u32,
     held_until: Option<Instant>,
     pub(super) wedged: bool,
+    given_up: bool,
     history: VecDeque<String>,
 }
 
@@ -101,6 +103,7 @@ impl Record {
             transient_in_row: 0,
             held_until: None,
             wedged: false,
+            given_up: false,
             history: VecDeque::new(),
         }
     }
@@ -273,9 +276,14 @@ impl Overseer {
         let now = Instant::now();
         let settings = &self.core.settings;
         let counts = exit.reason.counts();
+        let essential = self.is_essential(exit.child);
         let record = &mut self.records[key];
         let too_often = counts && record.deaths.record(now, settings.child_intensity);
-        let all_too_often = counts && self.all_deaths.record(now, settings.total_intensity);
+        if too_often && !essential {
+            self.give_up(key, &exit);
+            return;
+        }
+        let all_too_often = counts && essential && self.all_deaths.record(now, settings.total_intensity);
         if too_often || all_too_often {
             let whose = if too_often { "its" } else { "the stages'" };
             let reason = format!("{}; with that {whose} restarts are more than the intensity allows", exit.reason);
@@ -289,6 +297,24 @@ impl Overseer {
         record.unhealthy = record.unhealthy.saturating_add(1);
         self.announce_restart(&exit, key, delay, now);
         ctx.run_later(delay, move |this, ctx| this.restart(exit.child, exit.life, exit.leftover, now, ctx));
+    }
+
+    fn is_essential(&self, child: Child) -> bool {
+        match child {
+            Child::Stage(stage) => self.core.specs[stage].policy.essential,
+            Child::Scheduler => true,
+        }
+    }
+
+    /// A stage that the others can do without stays down.
+    fn give_up(&mut self, stage: usize, exit: &Exit) {
+        let record = &mut self.records[stage];
+        record.given_up = true;
+        let history: Vec<&str> = record.history.iter().map(String::as_str).collect();
+        error!(self.core.log, "stage is given up"; "stage" => &record.name, "kind" => exit.reason.kind(),
+            "reason" => %exit.reason, "history" => history.join("; "));
+        self.core.board.set_state(stage, StageState::Stopped, None);
+        self.tell_scheduler(SchedulerMsg::Down { stage });
     }
 
     fn announce_restart(&self, exit: &Exit, key: usize, delay: Duration, now: Instant) {
@@ -378,7 +404,10 @@ impl Overseer {
         }
     }
 
-    fn log_mailboxes(&self) {
+    fn report(&self) {
+        for record in self.records.iter().filter(|record| record.given_up) {
+            warn!(self.core.log, "stage stays down"; "stage" => &record.name, "lives" => record.life);
+        }
         for mailbox in self.core.board.mailboxes() {
             info!(self.core.log, "mailbox";
                 "actor" => mailbox.actor, "depth" => mailbox.depth, "max_depth" => mailbox.max_depth,
@@ -404,7 +433,7 @@ impl Actor for Overseer {
         ctx.run_interval(HEARTBEAT, |this, _| this.core.board.beat());
         let report_interval = self.core.settings.report_interval;
         if !report_interval.is_zero() {
-            ctx.run_interval(report_interval, |this, _| this.log_mailboxes());
+            ctx.run_interval(report_interval, |this, _| this.report());
         }
     }
 }

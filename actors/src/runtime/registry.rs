@@ -1,7 +1,7 @@
 //! The stages of one process, checked before anything starts.
 //!
 //! A [`Registry`] that exists is sound: names are unique and well formed, every `after` names a known family, `after` has no
-//! loop, and no deadline or period is zero. It also knows the order: families in levels, each level after all it waits for.
+//! loop, no deadline is zero and no period too short. It also knows the order: families in levels, each level after all it waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,6 +9,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::stage::{Schedule, StageSpec, family};
+
+/// A stage that runs more often than this leaves no time for the others.
+pub const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 
 /// Names that the runtime uses for its own actors.
 const RESERVED: [&str; 2] = ["overseer", "scheduler"];
@@ -56,9 +59,17 @@ pub enum RegistryError {
         /// The stage.
         name: String,
     },
-    /// A stage's own period is zero.
-    #[error("stage {name:?} has a period of zero: it would never rest")]
-    ZeroPeriod {
+    /// A stage's own period is too short.
+    #[error("stage {name:?} has a period of {period:?}: the shortest is {SHORTEST_PERIOD:?}, or it would hardly rest")]
+    ShortPeriod {
+        /// The stage.
+        name: String,
+        /// Its period.
+        period: Duration,
+    },
+    /// A stage would be restarted before it has failed.
+    #[error("stage {name:?} is to be restarted after 0 failed cycles: the least is 1")]
+    ZeroFailures {
         /// The stage.
         name: String,
     },
@@ -175,8 +186,14 @@ fn check(spec: &StageSpec) -> Result<(), RegistryError> {
     if spec.deadline.is_zero() {
         return Err(RegistryError::ZeroDeadline { name: name() });
     }
-    if spec.schedule == Schedule::Every(Duration::ZERO) {
-        return Err(RegistryError::ZeroPeriod { name: name() });
+    match spec.schedule {
+        Schedule::Every(period) if period < SHORTEST_PERIOD => {
+            return Err(RegistryError::ShortPeriod { name: name(), period });
+        }
+        _ => {}
+    }
+    if spec.policy.failures_before_restart == Some(0) {
+        return Err(RegistryError::ZeroFailures { name: name() });
     }
     Ok(())
 }
@@ -267,15 +284,16 @@ mod tests {
     }
 
     #[test]
-    fn unknown_families_and_zero_times_are_refused() {
+    fn unknown_families_and_numbers_that_make_no_sense_are_refused() {
         let error = refused(vec![spec("a", &["b"])]);
         assert_eq!(error.to_string(), "stage \"a\" is to run after \"b\", but no stage of that family is registered");
-        let mut zero = spec("a", &[]);
-        zero.deadline = Duration::ZERO;
+        let zero = spec("a", &[]).deadline(Duration::ZERO);
         assert!(matches!(refused(vec![zero]), RegistryError::ZeroDeadline { .. }));
-        let mut zero = spec("a", &[]);
-        zero.schedule = Schedule::Every(Duration::ZERO);
-        assert!(matches!(refused(vec![zero]), RegistryError::ZeroPeriod { .. }));
+        let error = refused(vec![spec("a", &[]).every(Duration::from_millis(9))]);
+        assert_eq!(error.to_string(), "stage \"a\" has a period of 9ms: the shortest is 10ms, or it would hardly rest");
+        assert!(Registry::new(vec![spec("a", &[]).every(SHORTEST_PERIOD)]).is_ok());
+        let never = spec("a", &[]).failures_before_restart(0);
+        assert!(matches!(refused(vec![never]), RegistryError::ZeroFailures { .. }));
     }
 
     #[test]

@@ -52,7 +52,10 @@ pub trait Stage: Send + 'static {
 /// Makes a stage with a clean state: at start, and at each restart. It may be called from any thread.
 pub type StageFactory = Box<dyn Fn() -> Box<dyn Stage> + Send + Sync>;
 
-/// A stage as it is registered.
+/// The deadline of a stage that declares none.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A stage as it is registered. [`StageSpec::new`] makes one; the other methods say what differs from the usual.
 pub struct StageSpec {
     /// Unique. Instances of one family are `family/instance`, such as `shard_dispatcher/3` or `outbox_publisher/control/0`.
     pub name: String,
@@ -64,6 +67,8 @@ pub struct StageSpec {
     pub schedule: Schedule,
     /// How long one cycle may take before it is aborted.
     pub deadline: Duration,
+    /// What becomes of it when it cannot be mended.
+    pub policy: FailurePolicy,
     /// Makes it.
     pub factory: StageFactory,
 }
@@ -77,7 +82,76 @@ pub enum Schedule {
     Every(Duration),
 }
 
+/// What a stage declares about its own failures. The default is what the built-in stages have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailurePolicy {
+    /// Whether the process ends when the stage dies more often than the restart intensity allows. A stage that is not essential
+    /// is stopped for good instead, loudly, and the others go on; its deaths do not count among theirs. A wedged cycle ends the
+    /// process in either case: it holds a thread that the others need.
+    pub essential: bool,
+    /// So many failed cycles in a row restart it, instead of what the runtime's settings say.
+    pub failures_before_restart: Option<u32>,
+}
+
+impl Default for FailurePolicy {
+    fn default() -> Self {
+        Self { essential: true, failures_before_restart: None }
+    }
+}
+
 impl StageSpec {
+    /// A stage of the cycle that runs after nobody, with [`DEADLINE`] and the usual policy.
+    pub fn new<S: Stage>(
+        name: impl Into<String>,
+        purpose: impl Into<String>,
+        factory: impl Fn() -> S + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            purpose: purpose.into(),
+            after: Vec::new(),
+            schedule: Schedule::InCycle,
+            deadline: DEADLINE,
+            policy: FailurePolicy::default(),
+            factory: Box::new(move || Box::new(factory())),
+        }
+    }
+
+    /// Runs beside the cycle, with a period of its own.
+    #[must_use]
+    pub fn every(mut self, period: Duration) -> Self {
+        self.schedule = Schedule::Every(period);
+        self
+    }
+
+    /// Runs after these families: in the cycle, if they are in it; at the end of the process it is drained before them.
+    #[must_use]
+    pub fn after<'a>(mut self, families: impl IntoIterator<Item = &'a str>) -> Self {
+        self.after.extend(families.into_iter().map(str::to_owned));
+        self
+    }
+
+    /// Aborts a cycle that takes longer.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Is stopped for good, instead of ending the process, when restarts do not mend it; see [`FailurePolicy::essential`].
+    #[must_use]
+    pub fn inessential(mut self) -> Self {
+        self.policy.essential = false;
+        self
+    }
+
+    /// Is restarted after this many failed cycles in a row.
+    #[must_use]
+    pub fn failures_before_restart(mut self, in_row: u32) -> Self {
+        self.policy.failures_before_restart = Some(in_row);
+        self
+    }
+
     /// The name without its instance: `shard_dispatcher` of `shard_dispatcher/3`.
     #[must_use]
     pub fn family(&self) -> &str {
@@ -105,6 +179,7 @@ impl fmt::Debug for StageSpec {
             .field("after", &self.after)
             .field("schedule", &self.schedule)
             .field("deadline", &self.deadline)
+            .field("policy", &self.policy)
             .finish_non_exhaustive()
     }
 }

@@ -203,7 +203,8 @@ impl StageActor {
             StageError::Failed { .. } => {
                 self.failed_in_row += 1;
                 let in_row = self.failed_in_row;
-                if in_row >= self.core.settings.failures_before_restart {
+                let limit = self.spec().policy.failures_before_restart;
+                if in_row >= limit.unwrap_or(self.core.settings.failures_before_restart) {
                     return self.die(ExitReason::Failing { in_row, error: text }, ctx);
                 }
                 warn!(self.log, "stage cycle failed"; "error" => text, "in_row" => in_row,

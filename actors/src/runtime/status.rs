@@ -76,7 +76,7 @@ pub enum StageState {
     Down,
     /// Its cycle ignores the abort.
     Wedged,
-    /// It was stopped for good.
+    /// It was stopped for good: the process drains, or the stage was given up.
     Stopped,
 }
 

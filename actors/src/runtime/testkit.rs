@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::report::{CycleReport, StageError};
-use super::stage::{CycleContext, Schedule, Stage, StageSpec};
+use super::stage::{CycleContext, Stage, StageSpec};
 
 /// What a scripted cycle does.
 #[derive(Clone, Debug)]
@@ -215,24 +215,17 @@ impl Script {
     pub fn spec(&self, name: &str) -> StageSpec {
         let script = self.clone();
         let stage = name.to_owned();
-        StageSpec {
-            name: name.to_owned(),
-            purpose: "does what a test tells it".to_owned(),
-            after: Vec::new(),
-            schedule: Schedule::InCycle,
-            deadline: Duration::from_secs(10),
-            factory: Box::new(move || script.make(&stage)),
-        }
+        StageSpec::new(name, "does what a test tells it", move || script.make(&stage)).deadline(Duration::from_secs(10))
     }
 
-    fn make(&self, name: &str) -> Box<dyn Stage> {
+    fn make(&self, name: &str) -> ScriptedStage {
         let coming = lock(&self.answers).front().cloned().or_else(|| self.always.clone());
         if let Some(Answer::PanicInFactory(message)) = coming {
             lock(&self.answers).pop_front();
             panic_with(message);
         }
         self.journal.write(name, Happened::Made);
-        Box::new(ScriptedStage { name: name.to_owned(), script: self.clone() })
+        ScriptedStage { name: name.to_owned(), script: self.clone() }
     }
 
     fn next(&self) -> Answer {

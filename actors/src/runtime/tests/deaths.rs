@@ -222,3 +222,77 @@ fn the_overseers_death_ends_the_run() {
     let outcome = run(settings(), vec![script.spec("stage")], |handle| async move { handle.crash(None) });
     assert!(matches!(outcome, RunOutcome::Escalated { stage, .. } if stage == "overseer"));
 }
+
+/// Three deaths are allowed to each stage, and four to all together.
+fn strict() -> RuntimeSettings {
+    let window = Duration::from_secs(300);
+    let (child_intensity, total_intensity) = (Intensity { count: 3, window }, Intensity { count: 4, window });
+    RuntimeSettings { child_intensity, total_intensity, ..settings() }
+}
+
+#[test]
+fn an_inessential_stage_is_given_up_and_the_others_go_on() {
+    let journal = Journal::default();
+    let script = Script::default().then_always(Answer::Panic("boom")).into_journal(&journal);
+    let other = Script::default().into_journal(&journal);
+    let specs = vec![script.spec("ill").inessential(), after(other.spec("other"), &["ill"])];
+    let outcome = run(strict(), specs, |handle| async move {
+        journal.until("ill", Happened::Dropped, 4).await;
+        let ended = journal.count("other", Happened::Ended);
+        journal.until("other", Happened::Ended, ended + 200).await;
+        assert_eq!(journal.count("ill", Happened::Made), 4, "it is not restarted any more");
+        let status = handle.status();
+        assert_eq!(status.stage("ill").unwrap().state, StageState::Stopped);
+        assert_eq!(handle.tick("ill"), Ok(1));
+        journal.until("other", Happened::Ended, ended + 210).await;
+        assert_eq!(journal.count("ill", Happened::Made), 4, "not by an operator either");
+    });
+    assert_eq!(outcome, RunOutcome::Drained);
+}
+
+#[test]
+fn the_deaths_of_inessential_stages_do_not_count_among_those_of_all() {
+    let journal = Journal::default();
+    let dying = |times| Script::new(vec![Answer::Panic("boom"); times]).into_journal(&journal);
+    let specs =
+        vec![dying(3).spec("spare/0").inessential(), dying(3).spec("spare/1").inessential(), dying(3).spec("needed")];
+    let waiting = journal.clone();
+    let outcome = run(strict(), specs, |_| async move {
+        for stage in ["spare/0", "spare/1", "needed"] {
+            waiting.until(stage, Happened::Made, 4).await;
+            waiting.until(stage, Happened::Ended, 3).await;
+        }
+    });
+    assert_eq!(outcome, RunOutcome::Drained);
+}
+
+#[test]
+fn a_wedged_stage_ends_the_run_even_if_it_is_inessential() {
+    let gate = Gate::default();
+    let script = Script::new([Answer::Hog(gate.clone())]);
+    let spec = script.spec("stuck").inessential().deadline(Duration::from_millis(50));
+    let short = Duration::from_millis(50);
+    let settings = RuntimeSettings { cancel_grace: short, abort_grace: short, ..settings() };
+    let journal = script.journal().clone();
+    let outcome = run_threaded(settings, vec![spec], |handle| async move {
+        journal.until("stuck", Happened::Held, 1).await;
+        while handle.status().phase != Phase::Ended {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        gate.open();
+    });
+    assert!(matches!(&outcome, RunOutcome::Escalated { stage, .. } if stage == "stuck"), "{outcome:?}");
+}
+
+#[test]
+fn a_stage_may_say_how_many_failures_restart_it() {
+    for (limit, made) in [(1, 4), (2, 2), (5, 1)] {
+        let script = Script::new(vec![Answer::Failed("odd"); 3]);
+        let journal = script.journal().clone();
+        let outcome = run(settings(), vec![script.spec("ill").failures_before_restart(limit)], |_| async move {
+            journal.until("ill", Happened::Ended, 6).await;
+            assert_eq!(journal.count("ill", Happened::Made), made, "{limit}");
+        });
+        assert_eq!(outcome, RunOutcome::Drained);
+    }
+}

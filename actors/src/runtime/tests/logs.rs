@@ -179,3 +179,19 @@ fn a_control_thread_that_stands_still_does_not_beat() {
         assert!(handle.silent_for() < Duration::from_millis(1_500));
     });
 }
+
+#[test]
+fn a_stage_that_was_given_up_is_told_as_an_error_and_then_at_intervals() {
+    let script = Script::default().then_always(Answer::Fatal("corrupt"));
+    let other = Script::default();
+    let journal = other.journal().clone();
+    let child_intensity = Intensity { count: 1, window: Duration::from_secs(300) };
+    let settings = RuntimeSettings { child_intensity, report_interval: Duration::from_secs(30), ..settings() };
+    let lines = logged(settings, vec![script.spec("ill").inessential(), other.spec("other")], |_| async move {
+        journal.until("other", Happened::Ended, 100).await;
+    });
+    let told = lines.starting("ERRO stage is given up");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("stage=ill") && told[0].contains("corrupt"), "{told:?}");
+    assert_eq!(lines.starting("WARN stage stays down").len(), 3);
+}

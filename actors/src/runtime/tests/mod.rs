@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::backoff::{Backoff, Intensity};
 use super::report::CycleReport;
-use super::stage::{Schedule, StageSpec};
+use super::stage::StageSpec;
 use super::testkit::{Answer, Gate, Happened, Journal, Script};
 use super::{Registry, RunOutcome, Runtime, RuntimeHandle, RuntimeSettings};
 
@@ -99,17 +99,14 @@ impl Drop for DrainAtEnd {
     }
 }
 
-fn after(mut spec: StageSpec, families: &[&str]) -> StageSpec {
-    spec.after = families.iter().map(|&family| family.to_owned()).collect();
-    spec
+fn after(spec: StageSpec, families: &[&str]) -> StageSpec {
+    spec.after(families.iter().copied())
 }
 
-fn every(mut spec: StageSpec, period: Duration) -> StageSpec {
-    spec.schedule = Schedule::Every(period);
-    spec
+fn every(spec: StageSpec, period: Duration) -> StageSpec {
+    spec.every(period)
 }
 
-fn deadline(mut spec: StageSpec, deadline: Duration) -> StageSpec {
-    spec.deadline = deadline;
-    spec
+fn deadline(spec: StageSpec, deadline: Duration) -> StageSpec {
+    spec.deadline(deadline)
 }
