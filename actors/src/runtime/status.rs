@@ -4,7 +4,6 @@
 //! when the scheduler is restarted. A snapshot never waits for an actor.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use tokio::time::Instant;
 use super::metrics::{MailboxMetrics, MailboxStatus};
 use super::report::CycleReport;
 use super::stage::{StageSpec, family, selects};
+use super::totals::Totals;
 
 /// Why a stage was ticked.
 #[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
@@ -177,8 +177,8 @@ pub struct RuntimeStatus {
     pub phase: Phase,
     /// How long since the runtime was made.
     pub uptime_ms: u64,
-    /// Cycles (all waves) completed.
-    pub cycles: u64,
+    /// What was counted so far.
+    pub totals: Totals,
     /// The stages, in the order of registration.
     pub stages: Vec<StageStatus>,
     /// The mailboxes of all actors.
@@ -214,7 +214,7 @@ struct Entry {
 pub(crate) struct Board {
     born: Instant,
     phase: Mutex<Phase>,
-    cycles: AtomicU64,
+    totals: Mutex<Totals>,
     entries: Mutex<Vec<Entry>>,
     mailboxes: Mutex<Vec<Arc<MailboxMetrics>>>,
 }
@@ -241,7 +241,7 @@ impl Board {
         Self {
             born: Instant::now(),
             phase: Mutex::new(Phase::Created),
-            cycles: AtomicU64::new(0),
+            totals: Mutex::default(),
             entries: Mutex::new(specs.iter().map(entry).collect()),
             mailboxes: Mutex::new(Vec::new()),
         }
@@ -259,8 +259,13 @@ impl Board {
         *lock(&self.phase) = phase;
     }
 
-    pub(crate) fn cycle_completed(&self) {
-        self.cycles.fetch_add(1, Ordering::Relaxed);
+    /// Counts something.
+    pub(crate) fn tally(&self, count: impl FnOnce(&mut Totals)) {
+        count(&mut lock(&self.totals));
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        *lock(&self.totals)
     }
 
     pub(crate) fn add_mailbox(&self, metrics: &Arc<MailboxMetrics>) {
@@ -288,18 +293,17 @@ impl Board {
         })
     }
 
-    /// Notes how the current cycle ended, and says what blocked the one before it.
-    pub(crate) fn end(
-        &self,
-        stage: usize,
-        end: CycleEnd,
-        report: Option<&CycleReport>,
-        error: Option<String>,
-    ) -> Vec<String> {
+    /// Notes how the current cycle ended.
+    pub(crate) fn end(&self, stage: usize, end: CycleEnd, report: Option<&CycleReport>, error: Option<String>) {
         let now = Instant::now();
+        self.tally(|totals| {
+            totals.stage_cycles += 1;
+            totals.full += u64::from(report.is_some_and(|report| report.more));
+            totals.failed += u64::from(report.is_none());
+        });
         self.with(stage, |entry| {
             entry.state = StageState::Idle;
-            let Some((iteration, reason, began)) = entry.current.take() else { return Vec::new() };
+            let Some((iteration, reason, began)) = entry.current.take() else { return };
             let last = LastCycle {
                 iteration,
                 reason,
@@ -311,8 +315,8 @@ impl Board {
                 blocked_by: report.map(|report| report.blocked_by.clone()).unwrap_or_default(),
                 error,
             };
-            entry.last.replace((last, now)).map(|(before, _)| before.blocked_by).unwrap_or_default()
-        })
+            entry.last = Some((last, now));
+        });
     }
 
     pub(crate) fn set_state(&self, stage: usize, state: StageState, waits_until: Option<Instant>) {
@@ -350,7 +354,7 @@ impl Board {
         RuntimeStatus {
             phase: *lock(&self.phase),
             uptime_ms: millis(self.age()),
-            cycles: self.cycles.load(Ordering::Relaxed),
+            totals: self.totals(),
             stages: lock(&self.entries).iter().map(|entry| entry.status(now)).collect(),
             mailboxes: self.mailboxes(),
         }
