@@ -240,7 +240,8 @@ impl ResolutionTimes {
         let count = self.count.swap(0, Ordering::Relaxed);
         let total_ns = self.total_ns.swap(0, Ordering::Relaxed);
         let max_ns = self.max_ns.swap(0, Ordering::Relaxed);
-        let mean_us = if count == 0 { 0.0 } else { total_ns as f64 / count as f64 / 1_000.0 };
+        // To the nanosecond: more digits would only be noise.
+        let mean_us = total_ns.checked_div(count).unwrap_or(0) as f64 / 1_000.0;
         ResolutionReading { count, mean_us, max_us: max_ns as f64 / 1_000.0 }
     }
 }

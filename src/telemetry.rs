@@ -8,6 +8,8 @@
 //! number is reported in the next line that gets through. The other choice, to block, would stop stages, heartbeats and
 //! renewals because of a reader of logs. What must not be lost is in the databases.
 
+pub mod field;
+
 use std::error::Error;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::panic::UnwindSafe;
@@ -25,95 +27,24 @@ const WAITING_LINES: usize = 4096;
 /// How long the end of the process waits for them.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
-/// The names of log fields. A fact has one name in all of the log; whoever logs a new fact adds its name here.
-///
-/// A name that ends in `_ms` or `_us` holds a whole number of milliseconds or microseconds; `_bytes`, bytes; the other
-/// numbers are counts. A child logger does not set a field again that its parent or a line of it sets: both would stand
-/// in the line.
-///
-/// ```
-/// use runherd::telemetry::field;
-/// let log = slog::Logger::root(slog::Discard, slog::o!(field::STAGE => "finalizer"));
-/// slog::info!(log, "run finished"; field::RUN_ID => "0190…", field::DURATION_MS => 12);
-/// ```
-pub mod field {
-    /// When the line was logged: RFC 3339, UTC, milliseconds. JSON only; a terminal line begins with it.
-    pub const TS: &str = "ts";
-    /// `trace`, `debug`, `info`, `warning`, `error` or `critical`.
-    pub const LEVEL: &str = "level";
-    /// What happened. The text of one kind of event never varies: what varies is in fields.
-    pub const MSG: &str = "msg";
+/// A field that stands in a line only if there is a value.
+pub struct Maybe<T>(
+    /// Its name.
+    pub &'static str,
+    /// Its value.
+    pub Option<T>,
+);
 
-    /// The coordinator's own id, on every line of it.
-    pub const COORDINATOR_ID: &str = "coordinator_id";
-    /// A stage, with its instance: `shard_dispatcher/1`.
-    pub const STAGE: &str = "stage";
-    /// An actor of the runtime.
-    pub const ACTOR: &str = "actor";
-    /// The number of a stage's cycle since the process started.
-    pub const ITERATION: &str = "iteration";
-    /// How something ended, in one word.
-    pub const OUTCOME: &str = "outcome";
-    /// Why something was done.
-    pub const REASON: &str = "reason";
-    /// An error and its causes, as [`error_chain`](super::error_chain) writes them.
-    pub const ERROR: &str = "error";
-    /// What keeps a stage from going on.
-    pub const BLOCKED_BY: &str = "blocked_by";
-    /// How often something was tried.
-    pub const ATTEMPT: &str = "attempt";
-    /// How long until it is tried again.
-    pub const RETRY_IN_MS: &str = "retry_in_ms";
+impl<T: slog::Value> slog::KV for Maybe<T> {
+    fn serialize(&self, record: &Record<'_>, serializer: &mut dyn slog::Serializer) -> slog::Result {
+        self.1.as_ref().map_or(Ok(()), |value| value.serialize(record, self.0, serializer))
+    }
+}
 
-    /// A placement's name; `control` for the control database.
-    pub const PLACEMENT: &str = "placement";
-    /// A run.
-    pub const RUN_ID: &str = "run_id";
-    /// A shard of a run.
-    pub const RUN_SHARD: &str = "run_shard";
-    /// A chunk of a shard.
-    pub const CHUNK_NO: &str = "chunk_no";
-    /// A run's queue.
-    pub const QUEUE: &str = "queue";
-    /// A worker.
-    pub const WORKER_ID: &str = "worker_id";
-    /// A ledger event.
-    pub const EVENT_ID: &str = "event_id";
-    /// A ledger event's dedupe key, which is its message id.
-    pub const DEDUPE_KEY: &str = "dedupe_key";
-
-    /// How long one thing took: a cycle of a stage, where the line has [`STAGE`].
-    pub const DURATION_MS: &str = "duration_ms";
-    /// How long it took to find a shard's pool.
-    pub const ROUTE_RESOLUTION_US: &str = "route_resolution_us";
-    /// How long it took to get a connection from a pool.
-    pub const POOL_ACQUISITION_US: &str = "pool_acquisition_us";
-
-    /// Chunks that are seeded and not handed out.
-    pub const DISPATCH_BACKLOG: &str = "dispatch_backlog";
-    /// Runs that wait for the finalizer.
-    pub const FINALIZATION_BACKLOG: &str = "finalization_backlog";
-    /// For how long the oldest of them has waited.
-    pub const FINALIZATION_LAG_MS: &str = "finalization_lag_ms";
-    /// Rows of one database's delivery queue, parked ones among them.
-    pub const OUTBOX_BACKLOG: &str = "outbox_backlog";
-    /// Parked rows of one database's delivery queue.
-    pub const OUTBOX_PARKED: &str = "outbox_parked";
-    /// For how long the oldest due delivery of one database has waited.
-    pub const OUTBOX_LAG_MS: &str = "outbox_lag_ms";
-
-    /// Messages that wait in an actor's mailbox.
-    pub const MAILBOX_DEPTH: &str = "mailbox_depth";
-    /// Messages that an actor has handled.
-    pub const MAILBOX_HANDLED: &str = "mailbox_handled";
-    /// Messages that a full mailbox refused.
-    pub const MAILBOX_REJECTED: &str = "mailbox_rejected";
-    /// Messages that were lost with an actor that ended.
-    pub const MAILBOX_DEAD_LETTERS: &str = "mailbox_dead_letters";
-    /// How long messages waited in the mailbox: the 99th percentile.
-    pub const MAILBOX_WAIT_P99_US: &str = "mailbox_wait_p99_us";
-    /// How long messages took to handle: the 99th percentile.
-    pub const MAILBOX_HANDLING_P99_US: &str = "mailbox_handling_p99_us";
+/// A duration as a field's value, in whole milliseconds.
+#[must_use]
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The root logger and what writes its lines. Keep it in `main` to the end: dropping it writes what waits, for two

@@ -8,12 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use runherd_actors::runtime::backoff::Backoff;
-use slog::{Logger, info, o, warn};
+use runherd_actors::runtime::backoff::{Backoff, worth_a_line};
+use slog::{Logger, debug, info, o, warn};
 use tokio::sync::watch;
 
 use super::settings::BrokerSettings;
 use super::socket::{Link, Loss, Watchdog};
+use crate::telemetry::{field, millis};
 
 /// What the broker is to us right now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +92,20 @@ impl Life {
             changed
         });
     }
+
+    fn is_connected(&self) -> bool {
+        matches!(*self.state.borrow(), BrokerState::Connected | BrokerState::Blocked { .. })
+    }
+
+    fn tell_no_connection(&self, error: &str, pause: Duration, in_row: u32) {
+        let log = self.log.new(o!(field::ERROR => error.to_owned(), field::IN_ROW => in_row,
+            field::RETRY_IN_MS => millis(pause)));
+        if worth_a_line(in_row) {
+            warn!(log, "no connection to the broker");
+        } else {
+            debug!(log, "no connection to the broker");
+        }
+    }
 }
 
 /// Starts the thread, and returns at once.
@@ -101,7 +116,7 @@ pub(super) fn start(
     duty: impl Duty,
 ) -> watch::Receiver<BrokerState> {
     let (state, watched) = watch::channel(BrokerState::not_yet());
-    let log = log.new(o!("broker" => settings.url.to_string(), "link" => name.to_owned()));
+    let log = log.new(o!(field::BROKER => settings.url.to_string(), field::LINK => name.to_owned()));
     let life = Life { settings, log: log.clone(), state };
     let thread_name = format!("amqp-{name}");
     let spawned = thread::Builder::new().name(thread_name.clone()).spawn(move || match Watchdog::start(&thread_name) {
@@ -109,11 +124,11 @@ pub(super) fn start(
             live(duty, &life, &watchdog);
             watchdog.dismiss();
         }
-        Err(error) => warn!(life.log, "cannot start the broker's watchdog thread"; "error" => %error),
+        Err(error) => warn!(life.log, "cannot start the broker's watchdog thread"; field::ERROR => %error),
     });
     if let Err(error) = spawned {
         // The state's sender is gone with the thread: it stays "not connected yet", and every call says so.
-        warn!(log, "cannot start the broker's thread"; "error" => %error);
+        warn!(log, "cannot start the broker's thread"; field::ERROR => %error);
     }
     watched
 }
@@ -121,6 +136,8 @@ pub(super) fn start(
 fn live(mut duty: impl Duty, life: &Life, watchdog: &Watchdog) {
     let backoff = Backoff { min: life.settings.reconnect_min, max: life.settings.reconnect_max };
     let mut failures = 0;
+    // Counts on where only the attempt took long: the pause is short then, the news is not new.
+    let mut in_row = 0;
     let mut since = None;
     loop {
         let started = Instant::now();
@@ -130,7 +147,7 @@ fn live(mut duty: impl Duty, life: &Life, watchdog: &Watchdog) {
         let (loss, healthy) = match end {
             End::Released => break,
             End::UsedUp { loss } => {
-                info!(life.log, "opening a new connection"; "reason" => %loss);
+                info!(life.log, "opening a new connection"; field::REASON => %loss);
                 continue;
             }
             End::Lost { loss, healthy } => (loss, healthy),
@@ -139,10 +156,14 @@ fn live(mut duty: impl Duty, life: &Life, watchdog: &Watchdog) {
             failures = 0;
             since = None;
         }
+        if healthy || (life.is_connected() && started.elapsed() > life.settings.reconnect_max) {
+            in_row = 0;
+        }
         let pause = backoff.delay(failures);
         failures += 1;
+        in_row += 1;
         let error = loss.to_string();
-        warn!(life.log, "no connection to the broker"; "error" => &error, "retry_in_ms" => pause.as_millis() as u64);
+        life.tell_no_connection(&error, pause, in_row);
         let since = *since.get_or_insert_with(Instant::now);
         life.report(BrokerState::Disconnected { error: error.clone(), since, retry_in: pause });
         if !duty.pause(Instant::now() + pause, &error) {

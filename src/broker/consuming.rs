@@ -18,6 +18,7 @@ use super::consumer::{AckHandle, Delivery};
 use super::message::read_headers;
 use super::socket::{Link, Loss};
 use super::topology::{self, Refusal};
+use crate::telemetry::field;
 
 /// A worker's word about one delivery.
 pub(super) struct Settle {
@@ -69,7 +70,7 @@ impl Consuming {
             Ok(()) => Ok(()),
             // It may be there all the same, and be ours to read: consuming will tell.
             Err(Refusal::Refused(error)) => {
-                warn!(life.log, "a queue is not as configured"; "error" => %error);
+                warn!(life.log, "a queue is not as configured"; field::ERROR => %error);
                 Ok(())
             }
             Err(Refusal::Lost(loss)) => Err(loss),
@@ -158,7 +159,7 @@ impl Consuming {
         };
         drop(guard);
         life.report(BrokerState::Connected);
-        info!(life.log, "consuming"; "prefetch" => self.prefetch);
+        info!(life.log, "consuming"; field::PREFETCH => self.prefetch);
         let mut unsettled = Unsettled::new();
         let finish = loop {
             let idle = never();

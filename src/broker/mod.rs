@@ -12,6 +12,7 @@ mod amqp_thread;
 mod confirms;
 mod consumer;
 mod consuming;
+mod counts;
 mod error;
 mod message;
 pub mod outbox_publisher;
@@ -33,12 +34,14 @@ use tokio::time::timeout;
 
 pub use amqp_thread::BrokerState;
 pub use consumer::{AckHandle, Consumer, Delivery};
+pub use counts::BrokerCounts;
 pub use error::BrokerError;
 pub use settings::{BrokerSettings, BrokerUrl};
 pub use topology::Topology;
 
 pub use crate::config::QueueType;
 
+use counts::Counter;
 use publishing::{Batch, Command, Publishing};
 
 /// A log that goes nowhere, for embedders and tests that keep none.
@@ -64,6 +67,7 @@ struct Inner {
     /// One permit for each place in the command queue, so that sending into it never waits.
     places: Arc<Semaphore>,
     state: watch::Receiver<BrokerState>,
+    counter: Arc<Counter>,
     /// Dropped to end the thread.
     alive: Mutex<Option<Sender<Infallible>>>,
     settings: BrokerSettings,
@@ -76,15 +80,23 @@ impl Publisher {
     pub fn start(settings: BrokerSettings, name: &str, log: &Logger) -> Self {
         let (commands, received) = crossbeam_channel::bounded(QUEUE);
         let (alive, stop) = crossbeam_channel::bounded(0);
-        let duty = Publishing::new(received, stop, settings.window());
+        let counter = Arc::new(Counter::default());
+        let duty = Publishing::new(received, stop, settings.window(), Arc::clone(&counter));
         let state = amqp_thread::start(settings.clone(), name, log, duty);
         let places = Arc::new(Semaphore::new(QUEUE));
-        Self { inner: Arc::new(Inner { commands, places, state, alive: Mutex::new(Some(alive)), settings }) }
+        let alive = Mutex::new(Some(alive));
+        Self { inner: Arc::new(Inner { commands, places, state, counter, alive, settings }) }
     }
 
     /// The connection's state, as it changes. While it is not `Connected`, publishing answers `NotSent` at once.
     pub fn state(&self) -> watch::Receiver<BrokerState> {
         self.inner.state.clone()
+    }
+
+    /// What was counted since the last reading; clones share the counts.
+    #[must_use]
+    pub fn take_counts(&self) -> BrokerCounts {
+        self.inner.counter.take()
     }
 
     /// Publishes a batch and waits for what becomes of it: one outcome for each message, in the batch's order.

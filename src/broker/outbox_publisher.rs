@@ -4,9 +4,11 @@
 //! queue or a binding that was deleted comes back without an operator.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
+use runherd_actors::runtime::backoff::worth_a_line;
 use runherd_actors::stages::outbox_publisher::{Message, PublishOutcome, PublishPort};
 use slog::{Logger, warn};
 
@@ -19,13 +21,15 @@ pub struct BrokerPort {
     publisher: Publisher,
     log: Logger,
     declared: Mutex<HashSet<String>>,
+    /// Declarations in a row that failed.
+    failed_in_row: AtomicU32,
 }
 
 impl BrokerPort {
     /// A port over a publisher, which other instances of the stage may share after a restart.
     #[must_use]
     pub fn new(publisher: Publisher, log: Logger) -> Self {
-        Self { publisher, log, declared: Mutex::default() }
+        Self { publisher, log, declared: Mutex::default(), failed_in_row: AtomicU32::new(0) }
     }
 
     /// Declares the queues that this batch is the first to need. A queue that the broker refuses to declare may still be there
@@ -41,9 +45,16 @@ impl BrokerPort {
             return;
         }
         match self.publisher.declare_queues(new.clone()).await {
-            Ok(()) => self.declared.lock().unwrap_or_else(PoisonError::into_inner).extend(new),
+            Ok(()) => {
+                self.failed_in_row.store(0, Ordering::Relaxed);
+                self.declared.lock().unwrap_or_else(PoisonError::into_inner).extend(new);
+            }
             Err(error) => {
-                warn!(self.log, "queues cannot be declared"; "queues" => new.join(","), field::ERROR => error_chain(&error));
+                let in_row = self.failed_in_row.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+                if worth_a_line(in_row) {
+                    warn!(self.log, "queues cannot be declared"; field::QUEUES => new.join(","),
+                        field::ERROR => error_chain(&error), field::IN_ROW => in_row);
+                }
             }
         }
     }

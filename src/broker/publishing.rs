@@ -18,10 +18,12 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::amqp_thread::{BrokerState, Duty, End, Life};
 use super::confirms::Window;
+use super::counts::Counter;
 use super::error::BrokerError;
 use super::message;
 use super::socket::{Link, Loss};
 use super::topology::{self, Refusal};
+use crate::telemetry::field;
 
 /// What the async face asks for.
 pub(super) enum Command {
@@ -61,11 +63,17 @@ pub(super) struct Publishing {
     /// Queue names to declare on every new connection.
     remembered: BTreeSet<String>,
     window: usize,
+    counter: Arc<Counter>,
 }
 
 impl Publishing {
-    pub(super) fn new(commands: Receiver<Command>, stop: Receiver<Infallible>, window: usize) -> Self {
-        Self { commands, stop, remembered: BTreeSet::new(), window }
+    pub(super) fn new(
+        commands: Receiver<Command>,
+        stop: Receiver<Infallible>,
+        window: usize,
+        counter: Arc<Counter>,
+    ) -> Self {
+        Self { commands, stop, remembered: BTreeSet::new(), window, counter }
     }
 
     /// Answers a command while nothing can be done.
@@ -96,13 +104,13 @@ impl Publishing {
         }
         match topology::declare_events_queue(link, topology) {
             Ok(()) => {}
-            Err(Refusal::Refused(error)) => warn!(life.log, "a queue is not as configured"; "error" => %error),
+            Err(Refusal::Refused(error)) => warn!(life.log, "a queue is not as configured"; field::ERROR => %error),
             Err(Refusal::Lost(loss)) => return Err(loss),
         }
         for name in &self.remembered {
             match topology::declare_chunk_queue(link, topology, name) {
                 Ok(()) => {}
-                Err(Refusal::Refused(error)) => warn!(life.log, "a queue is not as configured"; "error" => %error),
+                Err(Refusal::Refused(error)) => warn!(life.log, "a queue is not as configured"; field::ERROR => %error),
                 Err(Refusal::Lost(loss)) => return Err(loss),
             }
         }
@@ -147,6 +155,7 @@ impl Publishing {
                     Ok(why) => why.clone(),
                     Err(loss) => loss.to_string(),
                 };
+                self.counter.published(&batch.outcomes);
                 batch.answer(&why);
                 run.map(drop)
             }
@@ -180,6 +189,7 @@ impl Duty for Publishing {
             Err(loss) => return End::Lost { loss, healthy: false },
         };
         info!(life.log, "connected to the broker");
+        self.counter.connected();
         life.report(BrokerState::Connected);
         loop {
             let idle = select! {
@@ -200,7 +210,7 @@ impl Duty for Publishing {
                     None
                 }
                 Idle::Confirm(Ok(confirm)) => {
-                    debug!(life.log, "a confirm for nothing"; "confirm" => ?confirm);
+                    debug!(life.log, "a confirm for nothing"; field::CONFIRM => ?confirm);
                     None
                 }
                 Idle::Blocked(Err(RecvError)) | Idle::Confirm(Err(RecvError)) => Some(session.cause()),
@@ -301,7 +311,7 @@ impl Session {
     fn note_blocked(&mut self, notice: ConnectionBlockedNotification, life: &Life) {
         match notice {
             ConnectionBlockedNotification::Blocked(reason) => {
-                warn!(life.log, "the broker takes no messages"; "reason" => &reason);
+                warn!(life.log, "the broker takes no messages"; field::REASON => &reason);
                 life.report(BrokerState::Blocked { reason: reason.clone() });
                 self.blocked = Some(reason);
             }

@@ -238,7 +238,7 @@ section! {
         failures_before_restart: u32 = 3, count(1..=1_000);
         /// The most messages that wait in one actor's mailbox; beyond it senders are refused.
         mailbox_capacity: u32 = 256, count(1..=1_000_000);
-        /// How often mailboxes, backlogs and stages are reported in the log.
+        /// How often backlogs, placements, pools, the broker, the runtime and mailboxes are reported in the log.
         #[serde(with = "humantime_serde")]
         report_interval: Duration = secs(30), span(ms(100)..=hours(1));
         /// The Unix socket on which this coordinator listens to its operator (runherd stages status|pause|resume|tick);

@@ -96,6 +96,7 @@ fn not_well(stage: &StageStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use runherd_actors::runtime::status::{CurrentCycle, LastCycle, StageState, TickReason};
+    use runherd_actors::runtime::totals::Totals;
 
     use super::*;
 
@@ -129,7 +130,14 @@ mod tests {
     }
 
     fn told(phase: Phase, control_silent_ms: u64, stages: Vec<StageStatus>) -> Vec<String> {
-        let status = RuntimeStatus { phase, uptime_ms: 1, cycles: 1, control_silent_ms, stages, mailboxes: Vec::new() };
+        let status = RuntimeStatus {
+            phase,
+            uptime_ms: 1,
+            totals: Totals::default(),
+            control_silent_ms,
+            stages,
+            mailboxes: Vec::new(),
+        };
         lacks(&status).into_iter().map(|lack| format!("{}: {}", lack.what, lack.why)).collect()
     }
 

@@ -208,8 +208,8 @@ impl Coordinator {
         start::check_broker(&publishers, &broker, self.fail_fast).await?;
         let settings = stages::runtime_settings(&shared.config);
         let runtime = Runtime::new(shared.log.clone(), settings, registry);
-        info!(shared.log, "coordinator starts"; "version" => env!("CARGO_PKG_VERSION"), "host" => &shared.host,
-            "pid" => std::process::id(), "placements" => placements.len(), "broker" => broker.url.to_string());
+        info!(shared.log, "coordinator starts"; field::VERSION => env!("CARGO_PKG_VERSION"), field::HOST => &shared.host,
+            field::PID => std::process::id(), field::PLACEMENTS => placements.len(), field::BROKER => broker.url.to_string());
         Ok(Started { shared, runtime, publishers })
     }
 }
@@ -240,11 +240,11 @@ fn log_outcome(log: &Logger, outcome: &RunOutcome) {
     match outcome {
         RunOutcome::Drained => info!(log, "coordinator ended"; field::OUTCOME => "drained"),
         RunOutcome::Forced { unfinished } => {
-            warn!(log, "coordinator ended"; field::OUTCOME => "forced", "unfinished" => unfinished.join(","));
+            warn!(log, "coordinator ended"; field::OUTCOME => "forced", field::UNFINISHED => unfinished.join(" "));
         }
         RunOutcome::Escalated { stage, reason, history } => {
             slog::crit!(log, "coordinator ended"; field::OUTCOME => "escalated", field::STAGE => stage, field::REASON => reason,
-                "history" => history.join("; "));
+                field::HISTORY => history.join(" | "));
         }
     }
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use runherd_actors::runtime::backoff::Backoff;
+use runherd_actors::runtime::backoff::{Backoff, worth_a_line};
 use runherd_actors::stages::placements::PlacementRef;
-use slog::{Logger, info, warn};
+use slog::{Logger, warn};
 
 use super::StartError;
 use crate::broker::{BrokerSettings, BrokerState, Publisher};
 use crate::config::{self, Config};
 use crate::router::{Router, RouterError};
-use crate::telemetry::{error_chain, field};
+use crate::telemetry::{error_chain, field, millis};
 
 /// Between two attempts to reach a server.
 const DELAYS: Backoff = Backoff { min: Duration::from_millis(500), max: Duration::from_secs(10) };
@@ -25,8 +25,10 @@ pub(super) async fn router(config: &Config, fail_fast: bool, log: &Logger) -> Re
         match Router::connect(config).await {
             Ok(router) => return Ok(router),
             Err(RouterError::Store(error)) if error.is_unavailable() && !fail_fast => {
-                warn!(log, "waiting for the control database"; field::ERROR => error_chain(&error),
-                    field::RETRY_IN_MS => u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
+                if worth_a_line(attempt + 1) {
+                    warn!(log, "waiting for the control database"; field::ERROR => error_chain(&error),
+                        field::IN_ROW => attempt + 1, field::RETRY_IN_MS => millis(delay));
+                }
             }
             Err(error) => return Err(error.into()),
         }
@@ -43,6 +45,7 @@ pub(super) async fn placements(
 ) -> Result<Vec<PlacementRef>, StartError> {
     let mut attempt = 0;
     loop {
+        let delay = DELAYS.delay(attempt);
         match router.placements().await {
             Ok(placements) => {
                 for (placement, reason) in &placements.skipped {
@@ -58,9 +61,14 @@ pub(super) async fn placements(
                     reason,
                 }));
             }
-            Err(error) => info!(log, "waiting for the list of placements"; field::ERROR => error_chain(&error)),
+            Err(error) => {
+                if worth_a_line(attempt + 1) {
+                    warn!(log, "waiting for the list of placements"; field::ERROR => error_chain(&error),
+                        field::IN_ROW => attempt + 1, field::RETRY_IN_MS => millis(delay));
+                }
+            }
         }
-        tokio::time::sleep(DELAYS.delay(attempt)).await;
+        tokio::time::sleep(delay).await;
         attempt += 1;
     }
 }

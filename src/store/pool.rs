@@ -55,17 +55,20 @@ pub struct AcquireTimes {
     count: AtomicU64,
     total_us: AtomicU64,
     max_us: AtomicU64,
+    timeouts: AtomicU64,
 }
 
 /// A reading of [`AcquireTimes`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AcquireReading {
-    /// Connections that were taken.
+    /// Connections that were asked for.
     pub count: u64,
     /// The mean wait, in microseconds.
     pub mean_us: u64,
     /// The longest wait, in microseconds.
     pub max_us: u64,
+    /// Waits that ended without a connection.
+    pub timeouts: u64,
 }
 
 impl AcquireTimes {
@@ -81,8 +84,22 @@ impl AcquireTimes {
         let count = self.count.swap(0, Ordering::Relaxed);
         let total = self.total_us.swap(0, Ordering::Relaxed);
         let max_us = self.max_us.swap(0, Ordering::Relaxed);
-        AcquireReading { count, mean_us: total.checked_div(count).unwrap_or(0), max_us }
+        let timeouts = self.timeouts.swap(0, Ordering::Relaxed);
+        AcquireReading { count, mean_us: total.checked_div(count).unwrap_or(0), max_us, timeouts }
     }
+}
+
+/// The connections of one pool at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStatus {
+    /// The most connections that may be open.
+    pub size: usize,
+    /// Those that are.
+    pub connections: usize,
+    /// Those that somebody has taken.
+    pub in_use: usize,
+    /// Tasks that wait for one.
+    pub waiting: usize,
 }
 
 /// One database under its name in the configuration. Cheap to clone.
@@ -153,11 +170,16 @@ impl Database {
         &self.inner.acquire_times
     }
 
-    /// Connections open, and the most that may be.
+    /// The pool's connections, as they are now.
     #[must_use]
-    pub fn pool_size(&self) -> (usize, usize) {
+    pub fn pool_status(&self) -> PoolStatus {
         let status = self.inner.pool.status();
-        (status.size, status.max_size)
+        PoolStatus {
+            size: status.max_size,
+            connections: status.size,
+            in_use: status.size.saturating_sub(status.available),
+            waiting: status.waiting,
+        }
     }
 
     /// Why the database is skipped just now; `None` when it may be tried.
@@ -297,7 +319,11 @@ impl Database {
         }
         let started = Instant::now();
         let result = self.inner.pool.get().await;
-        self.inner.acquire_times.record(started.elapsed());
+        let times = &self.inner.acquire_times;
+        times.record(started.elapsed());
+        if matches!(result, Err(PoolError::Timeout(_))) {
+            times.timeouts.fetch_add(1, Ordering::Relaxed);
+        }
         result.map_err(|error| {
             let error = self.sort_pool(doing, error);
             self.note(&error);

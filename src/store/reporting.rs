@@ -4,12 +4,12 @@ use super::query::{Query, query};
 use super::{Database, StoreError, count};
 
 const BACKLOG: Query = query!("reporting/backlog");
-const OUTBOX: Query = query!("reporting/outbox");
+const PLACEMENT: Query = query!("reporting/placement");
 
-/// Rows of a delivery queue beyond which it is not counted on.
-const OUTBOX_LIMIT: i64 = 1_000_000;
+/// Rows of one kind beyond which it is not counted on.
+const LIMIT: i64 = 1_000_000;
 
-/// What waits in the control database.
+/// What waits in the control database. Of each kind at most a million rows are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Chunks seeded and not handed out.
@@ -22,17 +22,30 @@ pub struct Backlog {
     pub finalization_backlog: u64,
     /// For how long the oldest of them has been, in milliseconds.
     pub finalization_lag_ms: u64,
+    /// For how long the oldest sealed run has waited to be seeded, in milliseconds.
+    pub oldest_unseeded_ms: u64,
+    /// For how long the oldest due cursor of a run that is not held has waited, in milliseconds.
+    pub oldest_undispatched_ms: u64,
+    /// For how long the oldest run has waited for a look that is due, the application of an intent, or the closing of its
+    /// guards after its end, in milliseconds.
+    pub oldest_unfinalized_ms: u64,
 }
 
-/// What waits in one database's outbox.
+/// What waits on one placement. Of each kind at most a million rows are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OutboxBacklog {
-    /// Rows of the delivery queue; at most a million are counted.
+pub struct Waiting {
+    /// Rows of the delivery queue.
     pub outbox_backlog: u64,
     /// Parked ones among them.
     pub outbox_parked: u64,
     /// For how long the oldest due one has waited, in milliseconds.
     pub outbox_lag_ms: u64,
+    /// Chunks that are handed out and not finished.
+    pub chunks_in_flight: u64,
+    /// Those that are leased.
+    pub chunks_leased: u64,
+    /// For how long the oldest of the others has been ready, in milliseconds.
+    pub oldest_unleased_ms: u64,
 }
 
 /// Reads the control database's backlogs.
@@ -40,25 +53,31 @@ pub struct OutboxBacklog {
 /// # Errors
 /// See [`StoreError`].
 pub async fn backlog(control: &Database) -> Result<Backlog, StoreError> {
-    let row = control.query_one(&BACKLOG, &[]).await?;
+    let row = control.query_one(&BACKLOG, &[&LIMIT]).await?;
     Ok(Backlog {
         dispatch_backlog: count(&row, "dispatch_backlog"),
         dispatch_cursors: count(&row, "dispatch_cursors"),
         creating_runs: count(&row, "creating_runs"),
         finalization_backlog: count(&row, "finalization_backlog"),
         finalization_lag_ms: count(&row, "finalization_lag_ms"),
+        oldest_unseeded_ms: count(&row, "oldest_unseeded_ms"),
+        oldest_undispatched_ms: count(&row, "oldest_undispatched_ms"),
+        oldest_unfinalized_ms: count(&row, "oldest_unfinalized_ms"),
     })
 }
 
-/// Reads one database's outbox backlog.
+/// Reads what waits on one placement.
 ///
 /// # Errors
 /// See [`StoreError`].
-pub async fn outbox(database: &Database) -> Result<OutboxBacklog, StoreError> {
-    let row = database.query_one(&OUTBOX, &[&OUTBOX_LIMIT]).await?;
-    Ok(OutboxBacklog {
+pub async fn placement(database: &Database) -> Result<Waiting, StoreError> {
+    let row = database.query_one(&PLACEMENT, &[&LIMIT]).await?;
+    Ok(Waiting {
         outbox_backlog: count(&row, "outbox_backlog"),
         outbox_parked: count(&row, "outbox_parked"),
         outbox_lag_ms: count(&row, "outbox_lag_ms"),
+        chunks_in_flight: count(&row, "chunks_in_flight"),
+        chunks_leased: count(&row, "chunks_leased"),
+        oldest_unleased_ms: count(&row, "oldest_unleased_ms"),
     })
 }

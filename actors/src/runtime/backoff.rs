@@ -55,7 +55,8 @@ impl Deaths {
 }
 
 /// Whether the `n`th of a row of equal messages is worth a line: the first, and at each doubling.
-pub(crate) fn worth_a_line(n: u32) -> bool {
+#[must_use]
+pub fn worth_a_line(n: u32) -> bool {
     n.is_power_of_two()
 }
 

@@ -187,6 +187,10 @@ impl Overseer {
 
     fn finish(&mut self, outcome: RunOutcome) {
         self.core.board.set_phase(Phase::Ended);
+        if !self.core.settings.report_interval.is_zero() {
+            // The rest of the last interval: whoever adds the records up has all of it.
+            self.reporter.tell_runtime(&self.core);
+        }
         match &outcome {
             RunOutcome::Drained => info!(self.core.log, "run ended"; "outcome" => "drained"),
             RunOutcome::Forced { unfinished } => {

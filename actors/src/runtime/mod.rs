@@ -24,9 +24,11 @@ mod exit;
 mod handle;
 pub mod mailbox;
 pub mod metrics;
+mod obstacles;
 mod overseer;
 pub mod registry;
 pub mod report;
+mod reporting;
 mod scheduler;
 pub mod settings;
 pub mod stage;
@@ -34,6 +36,7 @@ mod stage_actor;
 pub mod status;
 pub mod testkit;
 mod timetable;
+pub mod totals;
 mod watchdog;
 
 #[cfg(test)]
@@ -170,14 +173,18 @@ fn log_name(core: &Core, stage: usize) -> &str {
     &core.specs[stage].name
 }
 
-/// The counts and wishes of a report as log fields.
+/// The counts, wishes and obstacles of a report as log fields.
 struct Fields<'a>(&'a CycleReport);
 
 impl slog::KV for Fields<'_> {
     fn serialize(&self, _: &slog::Record<'_>, serializer: &mut dyn slog::Serializer) -> slog::Result {
         self.0.counts.iter().try_for_each(|(unit, n)| serializer.emit_u64(unit, *n))?;
         serializer.emit_bool("more", self.0.more)?;
-        self.0.due_in.map_or(Ok(()), |delay| serializer.emit_u64("due_in_ms", millis(delay)))
+        self.0.due_in.map_or(Ok(()), |delay| serializer.emit_u64("due_in_ms", millis(delay)))?;
+        if self.0.blocked_by.is_empty() {
+            return Ok(());
+        }
+        serializer.emit_str("blocked_by", &self.0.blocked_by.join("; "))
     }
 }
 

@@ -19,11 +19,13 @@ use tokio::time::Instant;
 
 use super::backoff::{Deaths, worth_a_line};
 use super::drain::Drain;
-use super::exit::{Child, Exit, ExitGuard};
+use super::exit::{Child, Exit, ExitGuard, ExitReason};
 use super::handle::Command;
 use super::mailbox::{ActorRef, Envelope};
 use super::metrics::MailboxMetrics;
+use super::obstacles::{News, Obstacles};
 use super::report::CycleReport;
+use super::reporting::{Reporter, tell_mailboxes};
 use super::scheduler::{Scheduler, SchedulerMsg};
 use super::stage::Schedule;
 use super::stage_actor::{StageActor, StageMsg};
@@ -83,6 +85,7 @@ pub(super) struct Record {
     /// Deaths in a row without health between them.
     unhealthy: u32,
     transient_in_row: u32,
+    obstacles: Obstacles,
     held_until: Option<Instant>,
     pub(super) wedged: bool,
     given_up: bool,
@@ -101,6 +104,7 @@ impl Record {
             deaths: Deaths::default(),
             unhealthy: 0,
             transient_in_row: 0,
+            obstacles: Obstacles::default(),
             held_until: None,
             wedged: false,
             given_up: false,
@@ -127,6 +131,7 @@ pub(crate) struct Overseer {
     all_deaths: Deaths,
     pub(super) drain: Option<Drain>,
     pub(super) outcome: Option<oneshot::Sender<RunOutcome>>,
+    pub(super) reporter: Reporter,
 }
 
 impl Overseer {
@@ -145,6 +150,7 @@ impl Overseer {
             all_deaths: Deaths::default(),
             drain: None,
             outcome: Some(outcome),
+            reporter: Reporter::new(),
         }
     }
 
@@ -216,6 +222,7 @@ impl Overseer {
         let (wish, wakes) = match outcome {
             Outcome::Report(report) => {
                 self.recovered(stage);
+                self.tell_obstacles(stage, &report.blocked_by.join("; "));
                 (Wish { more: report.more, due_in: report.due_in, hold: None }, report.wakes)
             }
             Outcome::Transient(error) => {
@@ -234,6 +241,17 @@ impl Overseer {
         if errors > 0 {
             info!(self.core.log, "stage recovered"; "stage" => &record.name, "transient_errors" => errors);
             self.core.board.set_transient_in_row(stage, 0);
+        }
+    }
+
+    fn tell_obstacles(&mut self, stage: usize, blocked_by: &str) {
+        let record = &mut self.records[stage];
+        match record.obstacles.note(blocked_by, Instant::now(), self.core.settings.healthy_after) {
+            Some(News::Blocked { times }) => {
+                warn!(self.core.log, "stage blocked"; "stage" => &record.name, "blocked_by" => blocked_by, "times" => times);
+            }
+            Some(News::Unblocked) => info!(self.core.log, "stage unblocked"; "stage" => &record.name),
+            None => {}
         }
     }
 
@@ -269,6 +287,9 @@ impl Overseer {
         }
         let age = self.core.board.age();
         self.records[key].note(age, &exit.reason.to_string());
+        if exit.reason != ExitReason::Stopped {
+            self.core.board.tally(|totals| totals.deaths += 1);
+        }
         if self.is_ending() {
             self.exited_while_draining(exit, ctx);
             return;
@@ -352,6 +373,7 @@ impl Overseer {
             self.records[key].held_until = None;
             self.core.board.restarted(stage);
         }
+        self.core.board.tally(|totals| totals.restarts += 1);
         self.start(child, ctx);
         info!(self.core.log, "stage restarted"; "stage" => &self.records[key].name, "life" => life + 1);
     }
@@ -404,20 +426,12 @@ impl Overseer {
         }
     }
 
-    fn report(&self) {
+    fn report(&mut self) {
         for record in self.records.iter().filter(|record| record.given_up) {
             warn!(self.core.log, "stage stays down"; "stage" => &record.name, "lives" => record.life);
         }
-        for mailbox in self.core.board.mailboxes() {
-            info!(self.core.log, "mailbox";
-                "actor" => mailbox.actor, "depth" => mailbox.depth, "max_depth" => mailbox.max_depth,
-                "capacity" => mailbox.capacity, "handled" => mailbox.handled, "rejected" => mailbox.rejected,
-                "dead_letters" => mailbox.dead_letters,
-                "wait_p50_us" => mailbox.wait.p50_us, "wait_p99_us" => mailbox.wait.p99_us,
-                "wait_max_us" => mailbox.wait.max_us,
-                "handling_p50_us" => mailbox.handling.p50_us, "handling_p99_us" => mailbox.handling.p99_us,
-                "handling_max_us" => mailbox.handling.max_us);
-        }
+        tell_mailboxes(&self.core);
+        self.reporter.tell_runtime(&self.core);
     }
 }
 

@@ -124,7 +124,7 @@ impl Scheduler {
                 Action::Tick { stage, tick, reason } => self.tick(stage, Tick { id: tick, reason }),
                 Action::WaveOverBudget { stages } => self.note_over_budget(&stages),
                 Action::CycleCompleted { took } => {
-                    self.core.board.cycle_completed();
+                    self.core.board.tally(|totals| totals.cycles += 1);
                     if !std::mem::take(&mut self.over_budget_now) {
                         self.over_budget = 0;
                     }
@@ -132,6 +132,8 @@ impl Scheduler {
                 }
             }
         }
+        let coalesced = self.timetable.take_coalesced();
+        self.core.board.tally(|totals| totals.coalesced_ticks += coalesced);
         self.set_timer(ctx);
     }
 

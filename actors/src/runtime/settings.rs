@@ -40,7 +40,7 @@ pub struct RuntimeSettings {
     pub transient_backoff: Backoff,
     /// The most messages that may wait in one actor's mailbox, commands not counted.
     pub mailbox_capacity: usize,
-    /// How often each mailbox is logged. Zero: never.
+    /// How often the runtime and each mailbox are logged. Zero: never.
     pub report_interval: Duration,
     /// A cycle that took longer is logged even if it did nothing.
     pub slow_cycle: Duration,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, SpawnHandle, WrapFuture};
-use slog::{Logger, info, o, warn};
+use slog::{Logger, o, warn};
 use tokio::task::{AbortHandle, JoinError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -176,17 +176,9 @@ impl StageActor {
     fn reported(&mut self, running: Running, report: CycleReport, ctx: &mut Context<Self>) {
         self.failed_in_row = 0;
         let elapsed = running.began.elapsed();
-        let blocked_before = self.core.board.end(self.index, CycleEnd::Ok, Some(&report), None);
+        self.core.board.end(self.index, CycleEnd::Ok, Some(&report), None);
         let slow = elapsed > self.core.settings.slow_cycle;
         report_log(&self.log, &report, running.iteration, running.tick.reason, elapsed, slow);
-        if report.blocked_by != blocked_before {
-            let blocked_by = report.blocked_by.join("; ");
-            if blocked_by.is_empty() {
-                info!(self.log, "stage unblocked"; "iteration" => running.iteration);
-            } else {
-                warn!(self.log, "stage blocked"; "blocked_by" => blocked_by, "iteration" => running.iteration);
-            }
-        }
         self.report(Ended { stage: self.index, tick: running.tick.id, outcome: Outcome::Report(report) }, ctx);
     }
 

@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use tokio::time::Instant;
 use super::metrics::{MailboxMetrics, MailboxStatus};
 use super::report::CycleReport;
 use super::stage::{StageSpec, family, selects};
+use super::totals::Totals;
 use super::watchdog::Heartbeat;
 
 /// Why a stage was ticked.
@@ -197,10 +197,10 @@ pub struct RuntimeStatus {
     pub phase: Phase,
     /// How long since the runtime was made.
     pub uptime_ms: u64,
-    /// Cycles (all waves) completed.
-    pub cycles: u64,
     /// How long ago the control thread last showed that it moves.
     pub control_silent_ms: u64,
+    /// What was counted so far.
+    pub totals: Totals,
     /// The stages, in the order of registration.
     pub stages: Vec<StageStatus>,
     /// The mailboxes of all actors.
@@ -240,7 +240,7 @@ pub(crate) struct Board {
     born: Instant,
     heartbeat: Heartbeat,
     phase: Mutex<Phase>,
-    cycles: AtomicU64,
+    totals: Mutex<Totals>,
     entries: Mutex<Vec<Entry>>,
     mailboxes: Mutex<Vec<Arc<MailboxMetrics>>>,
 }
@@ -273,7 +273,7 @@ impl Board {
             born: Instant::now(),
             heartbeat: Heartbeat::default(),
             phase: Mutex::new(Phase::Created),
-            cycles: AtomicU64::new(0),
+            totals: Mutex::default(),
             entries: Mutex::new(specs.iter().map(entry).collect()),
             mailboxes: Mutex::new(Vec::new()),
         }
@@ -310,8 +310,13 @@ impl Board {
         self.beat();
     }
 
-    pub(crate) fn cycle_completed(&self) {
-        self.cycles.fetch_add(1, Ordering::Relaxed);
+    /// Counts something.
+    pub(crate) fn tally(&self, count: impl FnOnce(&mut Totals)) {
+        count(&mut lock(&self.totals));
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        *lock(&self.totals)
     }
 
     pub(crate) fn add_mailbox(&self, metrics: &Arc<MailboxMetrics>) {
@@ -339,18 +344,17 @@ impl Board {
         })
     }
 
-    /// Notes how the current cycle ended, and says what blocked the one before it.
-    pub(crate) fn end(
-        &self,
-        stage: usize,
-        end: CycleEnd,
-        report: Option<&CycleReport>,
-        error: Option<String>,
-    ) -> Vec<String> {
+    /// Notes how the current cycle ended.
+    pub(crate) fn end(&self, stage: usize, end: CycleEnd, report: Option<&CycleReport>, error: Option<String>) {
         let now = Instant::now();
+        self.tally(|totals| {
+            totals.stage_cycles += 1;
+            totals.full += u64::from(report.is_some_and(|report| report.more));
+            totals.failed += u64::from(report.is_none());
+        });
         self.with(stage, |entry| {
             entry.state = StageState::Idle;
-            let Some((iteration, reason, began)) = entry.current.take() else { return Vec::new() };
+            let Some((iteration, reason, began)) = entry.current.take() else { return };
             let last = LastCycle {
                 iteration,
                 reason,
@@ -362,8 +366,8 @@ impl Board {
                 blocked_by: report.map(|report| report.blocked_by.clone()).unwrap_or_default(),
                 error,
             };
-            entry.last.replace((last, now)).map(|(before, _)| before.blocked_by).unwrap_or_default()
-        })
+            entry.last = Some((last, now));
+        });
     }
 
     pub(crate) fn set_state(&self, stage: usize, state: StageState, waits_until: Option<Instant>) {
@@ -401,8 +405,8 @@ impl Board {
         RuntimeStatus {
             phase: *lock(&self.phase),
             uptime_ms: millis(self.age()),
-            cycles: self.cycles.load(Ordering::Relaxed),
             control_silent_ms: millis(self.silent_for()),
+            totals: self.totals(),
             stages: lock(&self.entries).iter().map(|entry| entry.status(now)).collect(),
             mailboxes: self.mailboxes(),
         }

@@ -66,6 +66,8 @@ struct Slot {
     in_flight: Option<Flight>,
     /// The tick that follows the one in flight, or is to be sent now.
     pending: Option<Pending>,
+    /// Requests that one before them does for as well.
+    coalesced: u64,
     /// The next tick of the stage's own period.
     period_at: Option<Instant>,
     /// The next tick by the stage's own wish.
@@ -96,6 +98,7 @@ impl Slot {
         match &mut self.pending {
             None => self.pending = Some(Pending { reason, in_cycle }),
             Some(pending) => {
+                self.coalesced += 1;
                 pending.in_cycle |= in_cycle;
                 // An operator's tick passes a pause and a backoff, so it must not hide behind another reason.
                 if reason == TickReason::Operator {
@@ -233,6 +236,11 @@ impl Timetable {
             self.send(stage, &mut actions);
         }
         actions
+    }
+
+    /// How many requests since the last call became one tick with another.
+    pub(crate) fn take_coalesced(&mut self) -> u64 {
+        self.slots.iter_mut().map(|slot| std::mem::take(&mut slot.coalesced)).sum()
     }
 
     /// When to call [`Timetable::advance`] again, if nothing happens before.
@@ -387,6 +395,7 @@ mod tests {
         let first = tick_of(&timetable.advance(now), 0);
         timetable.request(0, TickReason::Wake);
         timetable.request(0, TickReason::Operator);
+        assert_eq!((timetable.take_coalesced(), timetable.take_coalesced()), (1, 0));
         assert_eq!(ticks(&timetable.advance(now)), []);
         timetable.pause(0);
         timetable.ended(now, 0, first, Wish { hold: Some(SECOND), ..Wish::default() });

@@ -35,7 +35,8 @@ pub(super) fn text(status: &CoordinatorStatus) -> String {
 
 fn head(status: &CoordinatorStatus) -> String {
     let CoordinatorStatus { version, pid, not_ready, runtime } = status;
-    let RuntimeStatus { phase, uptime_ms, cycles, .. } = runtime;
+    let RuntimeStatus { phase, uptime_ms, totals, .. } = runtime;
+    let cycles = totals.cycles;
     let phase = match phase {
         Phase::Created => "starting",
         Phase::Running => "running",
@@ -111,6 +112,7 @@ fn time(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use runherd_actors::runtime::status::{CurrentCycle, TickReason};
+    use runherd_actors::runtime::totals::Totals;
 
     use super::*;
     use crate::control::Lack;
@@ -174,7 +176,7 @@ mod tests {
         let runtime = RuntimeStatus {
             phase: Phase::Running,
             uptime_ms: 61_000,
-            cycles: 9,
+            totals: Totals { cycles: 9, ..Totals::default() },
             control_silent_ms: 0,
             stages: vec![backing, blocked],
             mailboxes: Vec::new(),

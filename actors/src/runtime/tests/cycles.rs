@@ -161,7 +161,7 @@ fn an_hour_passes_quickly() {
     let outcome = run(settings(), specs, |handle| async move {
         tokio::time::sleep(Duration::from_secs(3600)).await;
         let status = handle.status();
-        assert!((3550..=3601).contains(&status.cycles), "{}", status.cycles);
+        assert!((3550..=3601).contains(&status.totals.cycles), "{}", status.totals.cycles);
         assert_eq!(status.stage("recovery").unwrap().restarts, 0);
         assert_eq!(journal.count("recovery", Happened::Made), 1);
         assert!(status.mailboxes.iter().all(|mailbox| mailbox.dead_letters == 0 && mailbox.rejected == 0));

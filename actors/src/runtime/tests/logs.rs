@@ -67,7 +67,10 @@ fn a_cycle_that_did_something_is_told_and_an_empty_one_whispered() {
         assert!(told[0].contains(part), "{part}: {told:?}");
     }
     assert!(lines.starting("DEBG stage cycle").len() >= 2);
-    assert_eq!(lines.starting("WARN stage blocked").len(), 1, "told once, not each cycle");
+    assert!(told[0].contains("blocked_by=placement p1 is down"), "{told:?}");
+    let blocked = lines.starting("WARN stage blocked");
+    assert_eq!(blocked.len(), 2, "told at each doubling: {blocked:?}");
+    assert!(blocked[1].contains("times=2") && blocked[1].contains("stage=stage"), "{blocked:?}");
     assert_eq!(lines.starting("INFO stage unblocked").len(), 1);
 }
 
@@ -113,6 +116,23 @@ fn each_mailbox_is_told_at_intervals() {
     assert_eq!((told.len(), actors), (3, vec![true; 3]), "{told:?}");
     for part in ["depth=", "wait_p99_us=", "handling_max_us=", "handled=", "rejected=0", "dead_letters=0"] {
         assert!(told[0].contains(part), "{part}: {told:?}");
+    }
+}
+
+#[test]
+fn the_runtime_is_told_at_intervals_and_at_the_end() {
+    let full = CycleReport { more: true, ..CycleReport::default() };
+    let script = Script::new([Answer::Report(full.clone()), Answer::Report(full), Answer::Panic("boom")]);
+    let lines = logged(settings(), vec![script.spec("stage")], |_| async move {
+        tokio::time::sleep(Duration::from_secs(61)).await;
+    });
+    let told = lines.starting("INFO runtime");
+    assert_eq!(told.len(), 2, "{told:?}");
+    for part in ["interval_ms=60000", "stage_cycles_full=2", "stage_cycles_failed=1", "deaths=1", "restarts=1"] {
+        assert!(told[0].contains(&format!(" {part} ")) || told[0].ends_with(part), "{part}: {told:?}");
+    }
+    for part in ["stage_cycles_full=0", "deaths=0", "restarts=0"] {
+        assert!(told[1].contains(part), "{part}: {told:?}");
     }
 }
 
