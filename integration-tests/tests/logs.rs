@@ -5,10 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use runherd::broker::topology::{EXCHANGE, chunk_queue, chunk_ready_key};
 use runherd_integration_tests::herd::{Echo, Herd, LIMIT};
 use runherd_integration_tests::log_schema::LogSchema;
 use runherd_integration_tests::{Process, until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Every record for metrics pipelines, and the cycle of a stage.
 const REGULAR: [&str; 8] = ["backlog", "placement", "route", "pool", "broker", "runtime", "mailbox", "stage cycle"];
@@ -131,13 +132,58 @@ async fn an_outage_of_the_broker_is_told_ever_more_rarely() {
 }
 
 #[tokio::test]
+async fn what_the_broker_does_is_counted() {
+    let herd = Herd::new("what_the_broker_does_is_counted").await;
+    // A quorum queue goes on refusing after its bound was lifted.
+    let sets = ["outbox_publisher.publishers=1", "outbox_publisher.max_attempts=1000", "broker.queue_type=classic"];
+    let coordinator = talkative(&herd, &sets);
+    let published = "SELECT count(*) FROM runherd.outbox_events WHERE status = 'published'";
+    let told = async |field: &str| {
+        let counted = format!("\"{field}\":");
+        until(format!("{field} to be counted"), LIMIT, async || {
+            let log = coordinator.stderr();
+            log.split(&counted).skip(1).any(|rest| !rest.starts_with("0,")).then_some(())
+        })
+        .await;
+    };
+    herd.submit(1, &[]).await;
+    herd.until_number(published, 3).await;
+    let rabbit = herd.world.rabbit();
+    let (queue, key) = (chunk_queue("q"), chunk_ready_key("q"));
+    rabbit.delete_binding(EXCHANGE, &queue, &key).await;
+    herd.submit(1, &[]).await;
+    told("messages_returned").await;
+    herd.until_number(published, 6).await;
+    rabbit.set_policy("full", "^runherd[.]chunks", json!({ "max-length": 1, "overflow": "reject-publish" })).await;
+    herd.submit(5, &[]).await;
+    told("messages_nacked").await;
+    until("the connection to be closed", LIMIT, async || {
+        let connections = rabbit.connections().await;
+        for connection in &connections {
+            rabbit.close_connection(&connection.name).await;
+        }
+        (!connections.is_empty()).then_some(())
+    })
+    .await;
+    told("reconnects").await;
+    rabbit.delete_policy("full").await;
+    herd.until_number(published, 6 + 2 + 5).await;
+    let lines = checked(coordinator).await;
+    let broker = named(&lines, "broker");
+    let outcomes = ["messages_confirmed", "messages_returned", "messages_nacked", "messages_unknown"];
+    let counts: Vec<u64> = outcomes.iter().map(|field| sum(&broker, field)).collect();
+    assert_eq!(sum(&broker, "messages_sent"), counts.iter().sum::<u64>(), "{counts:?}");
+    assert_eq!(counts[0], herd.number(published).await.unsigned_abs(), "{counts:?}");
+}
+
+#[tokio::test]
 async fn the_commands_of_the_page_answer() {
     if Command::new("jq").arg("--version").output().is_err() {
         eprintln!("skipped: there is no jq");
         return;
     }
     let herd = Herd::new("the_commands_of_the_page_answer").await;
-    let coordinator = talkative(&herd, &["outbox_publisher.publishers=1", "broker.queue_type=classic"]);
+    let coordinator = talkative(&herd, &[]);
     let _worker = herd.worker(Echo::default());
     let run = herd.submit(100, &[]).await;
     assert_eq!(herd.ended(run).await, "succeeded");

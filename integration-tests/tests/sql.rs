@@ -7,6 +7,7 @@ use std::process::Command;
 
 use runherd::config::{Config, Sources};
 use runherd_integration_tests::World;
+use tokio_postgres::SimpleQueryMessage;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
@@ -74,6 +75,32 @@ async fn every_query_can_be_prepared_and_says_what_it_promises() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// With the plans that a coordinator's sessions fix, over tables without statistics: the worst it can meet.
+#[tokio::test]
+async fn what_is_reported_is_read_by_index() {
+    let world = migrated("what_is_reported_is_read_by_index").await;
+    let client = world.pg(world.database()).await;
+    for plan in ["seqscan", "hashjoin", "mergejoin", "bitmapscan"] {
+        client.batch_execute(&format!("SET enable_{plan} = off")).await.expect("a setting");
+    }
+    client.batch_execute("SET plan_cache_mode = force_generic_plan").await.expect("a setting");
+    for (name, text) in queries().iter().filter(|(name, _)| name.starts_with("reporting/")) {
+        let prepare = format!("DEALLOCATE ALL; PREPARE report AS {text}");
+        client.batch_execute(&prepare).await.expect("it can be prepared");
+        let rows = client.simple_query("EXPLAIN (COSTS OFF) EXECUTE report(1000000)").await.expect("a plan");
+        let plan: Vec<String> = rows
+            .iter()
+            .filter_map(|row| match row {
+                SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+                _ => None,
+            })
+            .collect();
+        let scans = plan.iter().filter(|line| line.contains("Seq Scan"));
+        let unexpected: Vec<_> = scans.filter(|line| !line.contains("run_intents")).collect();
+        assert!(unexpected.is_empty(), "{name}: {unexpected:?} in\n{}", plan.join("\n"));
+    }
 }
 
 #[test]
