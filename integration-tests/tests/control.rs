@@ -78,7 +78,7 @@ impl Station {
 
     /// Waits for two more whole cycles of the coordinator.
     async fn two_cycles(&self) {
-        let cycles = async || self.told(&["status"]).await["runtime"]["cycles"].as_u64().expect("a number");
+        let cycles = async || self.told(&["status"]).await["runtime"]["totals"]["cycles"].as_u64().expect("a number");
         let before = cycles().await;
         until("two more cycles", LIMIT, async || (cycles().await >= before + 2).then_some(())).await;
     }
