@@ -53,7 +53,7 @@ async fn an_old_run_is_warned_about_once_by_a_supervised_stage() {
     let cycles = lines(&coordinator, "stage cycle", "overdue_runs");
     assert!(cycles.len() > 2, "more than two periods have passed: {cycles:?}");
     assert_eq!((&cycles[0]["overdue"], &cycles[0]["reason"]), (&1.into(), &"period".into()));
-    assert!(lines(&coordinator, "mailbox", "overdue_runs")[0]["handled"].as_i64() > Some(0));
+    assert!(lines(&coordinator, "mailbox", "overdue_runs")[0]["mailbox_handled"].as_i64() > Some(0));
 
     // The coordinator does its work beside it, and ends as it should.
     let worker = herd.worker(Echo::default());
