@@ -11,7 +11,7 @@ EXAMPLE := --manifest-path examples/overdue_runs/Cargo.toml
 IN_TARGET := --target-dir $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check up down
+.PHONY: help demo test check bench up down
 
 help: ## lists these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ check: ## checks the formatting and the lints
 	$(CARGO) fmt $(EXAMPLE) --check
 	$(CARGO) clippy --workspace --all-targets $(CARGO_FLAGS) -- -D warnings
 	$(CARGO) clippy $(EXAMPLE) $(IN_TARGET) --all-targets $(CARGO_FLAGS) -- -D warnings
+
+bench: ## measures a mailbox beside its floor, a plain actix send
+	$(CARGO) bench --package runherd-actors --bench mailbox $(CARGO_FLAGS)
 
 up: ## starts PostgreSQL and RabbitMQ for development and leaves them running
 	@deploy/dev/servers.sh up
