@@ -136,3 +136,33 @@ async fn a_frozen_coordinator_changes_nothing_when_it_wakes() {
     assert_complete(&herd, run, 20_000, 20_000).await;
     worker.drain().await;
 }
+
+#[tokio::test]
+async fn a_second_sigterm_leaves_at_once() {
+    let rabbit = PrivateRabbit::up("a_second_sigterm").await;
+    let world = World::on("a_second_sigterm", Servers::from_env().with_rabbit(&rabbit)).await;
+    let herd = Herd::in_world(world, &[]).await;
+    // A drain that nothing but the second signal can end while the broker is frozen.
+    let patient = [
+        ["--set", "broker.confirm_deadline=5m"],
+        ["--set", "outbox_publisher.lease=10m"],
+        ["--set", "runtime.drain_grace=30m"],
+    ];
+    let serve = [&["serve"], patient.as_flattened()].concat();
+    let mut coordinator = herd.launch("coordinator", &serve).start();
+    herd.submit(5, &[]).await;
+    herd.until_number(
+        "SELECT count(*) FROM runherd.outbox_events WHERE kind = 'chunk.ready' AND status = 'published'",
+        5,
+    )
+    .await;
+    rabbit.pause().await;
+    herd.submit(5, &[]).await;
+    herd.until_number("SELECT count(*) FROM runherd.outbox_delivery_queue WHERE claimed_until > now()", 1).await;
+    coordinator.term();
+    coordinator.wait_for_line("drain begins", LIMIT).await;
+    coordinator.term();
+    assert_eq!(coordinator.wait(LIMIT).await.code(), Some(75), "{}", coordinator.stderr());
+    assert!(coordinator.stderr().contains("drain is cut short"), "{}", coordinator.stderr());
+    rabbit.resume().await;
+}
